@@ -1,0 +1,77 @@
+// What the job is: MPI, who is where, agreements between ranks. The only room (with app) that reads the environment.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ranktune::cluster {
+
+// Throws UserError when this is one task of a Slurm step of several tasks that was started without MPI support (SLURM_NTASKS > 1
+// inside a step, and none of PMIX_RANK, PMI_RANK, OMPI_COMM_WORLD_SIZE set); only task 0's message is printed.
+void refuse_launch_without_mpi();
+
+// Blocks the signals the program handles in the calling thread (and all made after it). Call first in main.
+void block_signals();
+
+// Another rank failed and has said so; this rank ends quietly with the same exit code.
+struct AgreedFailure {
+  int exit_code;
+};
+
+// RAII of MPI_Init_thread / MPI_Finalize; finalizes only when nothing is unwinding. Values about the job.
+class Session {
+ public:
+  Session();  // throws Failure
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  int local_rank() const { return local_rank_; }  // on this node
+  int local_size() const { return local_size_; }
+  int node() const { return node_; }    // nodes counted by their lowest rank
+  int nodes() const { return nodes_; }
+  bool is_root() const { return rank_ == 0; }
+  const std::vector<std::string>& hosts() const { return hosts_; }  // host name of each rank
+  int thread_level() const { return thread_level_; }
+  MPI_Comm world() const { return world_; }
+  MPI_Comm node_communicator() const { return node_comm_; }
+  // CPUs this rank may use: its affinity mask, divided among the node's ranks where the mask is shared.
+  int allowed_cpus() const { return allowed_cpus_; }
+
+  // ---- control plane, collective over all ranks, host memory ----
+  void barrier() const;
+  void broadcast(std::string& bytes, int root = 0) const;             // any size, also above 2 GiB
+  void broadcast_bytes(void* data, std::size_t bytes, int root = 0) const;
+  std::vector<std::string> gather_all(std::string_view mine) const;   // one string of each rank, any size
+  std::int64_t sum(std::int64_t mine) const;
+  std::int64_t max(std::int64_t mine) const;
+
+  // Runs `work` on this rank; whatever it throws, on whichever rank, all ranks leave with an exception: the rank that
+  // is the first to have failed (lowest rank) has its message printed once by rank 0. UserError anywhere -> every rank
+  // throws UserError with that rank's sentences (other ranks included only where they differ); other exceptions -> Failure
+  // whose text starts with "rank R on HOST: ". Every fallible step of a phase goes through this.
+  void together(std::string_view phase, const std::function<void()>& work) const;
+
+ private:
+  int rank_ = 0, world_size_ = 1, local_rank_ = 0, local_size_ = 1, node_ = 0, nodes_ = 1, thread_level_ = 0;
+  int allowed_cpus_ = 1;
+  std::vector<std::string> hosts_;
+  MPI_Comm world_ = MPI_COMM_NULL, node_comm_ = MPI_COMM_NULL;
+  int uncaught_ = 0;
+};
+
+// Facts of the Slurm job for provenance and the lock; empty strings where there is none.
+struct SlurmFacts {
+  std::string job_id, step_id, restart_count, node_list, array_job_id, array_task_id;
+};
+SlurmFacts slurm_facts();
+
+}  // namespace ranktune::cluster

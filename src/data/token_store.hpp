@@ -1,0 +1,56 @@
+// The tokenised dataset: every sample's ids laid end to end.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/prompt.hpp"
+#include "data/records.hpp"
+#include "data/tokenizer.hpp"
+
+namespace ranktune::data {
+
+struct TokenStore {
+  std::vector<std::int64_t> offsets{0};  // [samples + 1] into ids
+  std::vector<std::int32_t> ids;
+  std::int64_t truncated = 0;  // samples cut at max_seq_length
+  std::int64_t skipped = 0;    // rows left out because they hold no target (fewer than two tokens)
+
+  std::int64_t samples() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
+  std::span<const std::int32_t> sample(std::int64_t index) const;
+  // Appends another store's samples after ours.
+  void append(const TokenStore& other);
+
+  // Flat bytes for a cache file or for sending between ranks, with a checksum; parse throws Failure when damaged.
+  std::string serialize() const;
+  static TokenStore parse(std::string_view bytes);
+};
+
+struct TokenizeOptions {
+  PromptTemplate prompt_template = PromptTemplate::unsloth;
+  std::int64_t max_seq_length = 2048;
+  int threads = 1;
+  // Called now and then with the number of rows done; may throw to stop.
+  std::function<void(std::int64_t)> progress;
+};
+
+// Rows [begin, end): rendered, encoded with the post-processor's special tokens, EOS text at the end, truncated
+// at max_seq_length. The result does not depend on `threads`. Throws UserError.
+TokenStore tokenize(std::span<const AlpacaRow> rows, const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+// Key of the token cache: everything the ids depend on.
+std::string token_cache_key(const Records& records, const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+// Reads `<directory>/tokens/<key>.tokens`; nullopt when absent or damaged.
+std::optional<TokenStore> load_cached_tokens(const std::filesystem::path& directory, const std::string& key);
+// Writes it (temporary name, rename). Returns an error text instead of throwing: a cache that cannot be written is a warning.
+std::optional<std::string> save_cached_tokens(const std::filesystem::path& directory, const std::string& key,
+                                              const TokenStore& store);
+
+}  // namespace ranktune::data
