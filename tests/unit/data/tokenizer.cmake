@@ -1,0 +1,1 @@
+# Tests of the tokenizer; this folder's CMakeLists.txt includes them.
