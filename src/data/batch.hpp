@@ -10,11 +10,11 @@
 namespace ranktune::data {
 
 struct PassBatch {
-  std::vector<std::int32_t> ids;          // [tokens]
-  std::vector<std::int32_t> positions;    // [tokens], restart at 0 in each sample
-  std::vector<std::int32_t> targets;      // [tokens], the next id of the same sample, -1 at its last token
-  std::vector<std::int32_t> cu_seqlens;   // [sequences + 1]
-  std::vector<std::int64_t> samples;      // [sequences], index into the store
+  std::vector<std::int32_t> ids;         // [tokens]
+  std::vector<std::int32_t> positions;   // [tokens], restart at 0 in each sample
+  std::vector<std::int32_t> targets;     // [tokens], the next id of the same sample, -1 at its last token
+  std::vector<std::int32_t> cu_seqlens;  // [sequences + 1]
+  std::vector<std::int64_t> samples;     // [sequences], index into the store
   std::int32_t max_seqlen = 0;
   std::int64_t target_tokens = 0;
 
@@ -22,8 +22,8 @@ struct PassBatch {
   std::int64_t sequences() const { return static_cast<std::int64_t>(samples.size()); }
 };
 
-// Lays the samples (slot order, -1 skipped) out in passes of at most `max_tokens_per_pass` tokens, split at sample
-// boundaries; a longer sample is a pass of its own. 0 means one pass. No samples: no passes.
+// Lays the samples (slot order, -1 skipped) out in passes of at most `max_tokens_per_pass` tokens, split at
+// sample boundaries; a longer sample is a pass of its own. 0 means one pass. No samples: no passes.
 std::vector<PassBatch> make_passes(const TokenStore& store, std::span<const std::int64_t> samples,
                                    std::int64_t max_tokens_per_pass);
 

@@ -1,5 +1,6 @@
-// Which sample comes when: a pure function of (seed, epoch), whatever the number of ranks or restarts; and which
-// samples form step s. A step has G slots (global batch); the last step of an epoch may leave slots empty.
+// Which sample comes when: a pure function of (seed, epoch), whatever the number of ranks or restarts; and
+// which samples form step s. A step has G slots (global batch); the last step of an epoch may leave slots
+// empty.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ class SampleOrder {
   std::int64_t epoch_of_step(std::int64_t step) const;  // steps count from 0
   // The permutation of one epoch: Fisher-Yates with Philox keyed by (seed, shuffle, epoch).
   std::vector<std::int64_t> epoch(std::int64_t epoch) const;
-  // Sample of each slot of a step, -1 where the last window of an epoch leaves the slot empty: [global_batch].
+  // Sample of each slot of a step, -1 where the last window of an epoch leaves the slot empty:
+  // [global_batch].
   std::vector<std::int64_t> slots(std::int64_t step) const;
   // Samples in steps [0, step), counting epochs on.
   std::int64_t samples_before(std::int64_t step) const;
@@ -32,6 +34,7 @@ class SampleOrder {
 };
 
 // Rank r's contiguous share of the slots: [r * G / R, (r + 1) * G / R).
-std::span<const std::int64_t> share_of_rank(std::span<const std::int64_t> slots, std::int64_t rank, std::int64_t world_size);
+std::span<const std::int64_t> share_of_rank(std::span<const std::int64_t> slots, std::int64_t rank,
+                                            std::int64_t world_size);
 
 }  // namespace ranktune::data

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/prompt.hpp"
@@ -27,7 +28,8 @@ struct TokenStore {
   // Appends another store's samples after ours.
   void append(const TokenStore& other);
 
-  // Flat bytes for a cache file or for sending between ranks, with a checksum; parse throws Failure when damaged.
+  // Flat bytes for a cache file or for sending between ranks, with a checksum; parse throws Failure when
+  // damaged.
   std::string serialize() const;
   static TokenStore parse(std::string_view bytes);
 };
@@ -36,20 +38,24 @@ struct TokenizeOptions {
   PromptTemplate prompt_template = PromptTemplate::unsloth;
   std::int64_t max_seq_length = 2048;
   int threads = 1;
+  std::int64_t first_row = 0;  // index of rows[0] in the dataset, for messages only
   // Called now and then with the number of rows done; may throw to stop.
   std::function<void(std::int64_t)> progress;
 };
 
-// Rows [begin, end): rendered, encoded with the post-processor's special tokens, EOS text at the end, truncated
-// at max_seq_length. The result does not depend on `threads`. Throws UserError.
-TokenStore tokenize(std::span<const AlpacaRow> rows, const Tokenizer& tokenizer, const TokenizeOptions& options);
+// Rows [begin, end): rendered, encoded with the post-processor's special tokens, EOS text at the end,
+// truncated at max_seq_length. The result does not depend on `threads`. Throws UserError.
+TokenStore tokenize(std::span<const AlpacaRow> rows, const Tokenizer& tokenizer,
+                    const TokenizeOptions& options);
 
 // Key of the token cache: everything the ids depend on.
-std::string token_cache_key(const Records& records, const Tokenizer& tokenizer, const TokenizeOptions& options);
+std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,
+                            const TokenizeOptions& options);
 
 // Reads `<directory>/tokens/<key>.tokens`; nullopt when absent or damaged.
 std::optional<TokenStore> load_cached_tokens(const std::filesystem::path& directory, const std::string& key);
-// Writes it (temporary name, rename). Returns an error text instead of throwing: a cache that cannot be written is a warning.
+// Writes it (temporary name, rename). Returns an error text instead of throwing: a cache that cannot be
+// written is a warning.
 std::optional<std::string> save_cached_tokens(const std::filesystem::path& directory, const std::string& key,
                                               const TokenStore& store);
 
