@@ -1,0 +1,25 @@
+// The paths that attention.cpp chooses between. Arguments are checked already.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.hpp"
+
+namespace ranktune::kernels {
+
+struct AttentionShape {
+  std::int64_t tokens = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  double scale = 1;
+  std::int64_t group() const { return heads / kv_heads; }  // query heads of a KV head
+};
+
+void attention_forward_cpu(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                           const Sequences& sequences, Tensor& out, Tensor& lse);
+void attention_backward_cpu(const AttentionShape& shape, const Tensor& dout, const Tensor& q, const Tensor& k,
+                            const Tensor& v, const Tensor& out, const Tensor& lse, const Sequences& sequences,
+                            Tensor& dq, Tensor& dk, Tensor& dv);
+
+}  // namespace ranktune::kernels
