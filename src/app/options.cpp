@@ -1,0 +1,213 @@
+#include "app/options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "app/flags.hpp"
+#include "app/flags_text.hpp"
+#include "base/error.hpp"
+#include "base/file.hpp"
+#include "base/version.hpp"
+
+namespace ranktune::app {
+namespace {
+
+void append(std::vector<std::string>& problems, std::vector<std::string> more) {
+  problems.insert(problems.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+// The path of the config file, if the command line names one: the last one, as with every flag.
+std::optional<std::string> config_path(const Occurrences& command_line) {
+  std::optional<std::string> path;
+  for (const Occurrence& flag : command_line.flags) {
+    if (flag.name == "config" && !flag.values.empty() && !means_none(flag.values.front()))
+      path = flag.values.front();
+  }
+  return path;
+}
+
+Occurrences read_config(const std::string& path) {
+  Occurrences result;
+  try {
+    result = parse_config_text(read_file(path), path);
+  } catch (const UserError& error) {
+    for (const std::string& sentence : error.sentences()) result.problems.push_back("--config: " + sentence);
+    return result;
+  }
+  const auto nested = std::find_if(result.flags.begin(), result.flags.end(),
+                                   [](const Occurrence& flag) { return flag.name == "config"; });
+  if (nested != result.flags.end()) {
+    result.problems.push_back(nested->spelling +
+                              " cannot be set in a config file: name the file on the command line");
+    result.flags.erase(nested);
+  }
+  return result;
+}
+
+// Every flag once, the last use of it; the config file's where the command line has none.
+std::vector<Occurrence> effective(std::vector<Occurrence> config,
+                                  const std::vector<Occurrence>& command_line) {
+  std::vector<Occurrence> result = std::move(config);
+  for (const Occurrence& flag : command_line) {
+    const auto earlier = std::find_if(result.begin(), result.end(),
+                                      [&](const Occurrence& other) { return other.name == flag.name; });
+    if (earlier == result.end()) {
+      result.push_back(flag);
+    } else {
+      *earlier = flag;
+    }
+  }
+  return result;
+}
+
+// What one flag says about another.
+void settle(TrainOptions& options, std::vector<std::string>& problems) {
+  if (options.dtype == "none") options.dtype = "auto";
+  if (options.device == "cpu" && options.dtype == "bfloat16") {
+    problems.push_back("--dtype bfloat16 needs a GPU: with --device cpu leave --dtype out or give float32");
+  }
+
+  const bool both_warmups = options.is_explicit("warmup_steps") && options.warmup_ratio;
+  if (both_warmups)
+    problems.push_back("--warmup_steps and --warmup_ratio say the same thing twice: give one of them");
+  if (options.warmup_ratio && !both_warmups) options.warmup_steps = 0;
+
+  if (options.num_train_epochs && !options.is_explicit("max_steps")) options.max_steps = -1;
+  if (options.max_steps == 0) {
+    problems.push_back(
+        "--max_steps must be a whole number from 1 to 1000000000, or -1 with --num_train_epochs, not '0'");
+  }
+  if (options.max_steps == -1 && !options.num_train_epochs) {
+    problems.push_back("--max_steps -1 leaves the length of the run open: give --num_train_epochs too");
+  }
+}
+
+struct ToJson {
+  const TrainOptions& options;
+  template <typename Value>
+  nlohmann::json operator()(Value TrainOptions::*member) const {
+    return options.*member;
+  }
+  template <typename Value>
+  nlohmann::json operator()(std::optional<Value> TrainOptions::*member) const {
+    return options.*member ? nlohmann::json(*(options.*member)) : nlohmann::json();
+  }
+};
+
+constexpr Subcommand kSubcommands[] = {
+    {"train", "fine-tune a model, one process per GPU"},
+    {"help", "print this text, or that of a command: ranktune help train"},
+    {"version", "print the version"},
+};
+
+constexpr std::string_view kHelpHead = R"(Usage: mpirun -np RANKS ranktune train [FLAGS]
+       srun --mpi=pmix ranktune train [FLAGS]
+
+Fine-tunes a language model with LoRA, data-parallel, one rank per GPU (or on CPUs).
+
+Example, on two GPUs:
+  mpirun -np 2 ranktune train --model_name Qwen/Qwen3-8B --dataset yahma/alpaca-cleaned \
+    --learning_rate 2e-5 --max_seq_length 2048 --per_device_train_batch_size 1 \
+    --gradient_accumulation_steps 4 --max_steps 1000 --save_model
+
+Flags are written --name value or --name=value, with underscores or dashes in the name; the last use of
+a flag counts. A switch takes no value, or true or false; --no_NAME turns it off. Defaults stand in
+brackets and are those of Unsloth's command line, with three exceptions: optim is adamw with fp32 moments
+(Unsloth: adamw_8bit), report_to is none (Unsloth: tensorboard), and use_gradient_checkpointing is auto
+(Unsloth: unsloth). A flag that this version cannot honour is refused, never ignored.
+)";
+
+}  // namespace
+
+ParseResult parse_train_options(const std::vector<std::string>& arguments) {
+  ParseResult result;
+  Occurrences command_line = read_command_line(arguments);
+  const auto asked = [&](std::string_view name) {
+    const auto is_it = [&](const Occurrence& flag) { return flag.name == name; };
+    const auto found = std::find_if(command_line.flags.begin(), command_line.flags.end(), is_it);
+    if (found == command_line.flags.end()) return false;
+    std::erase_if(command_line.flags, is_it);
+    return true;
+  };
+  result.help = asked("help");
+  result.version = asked("version");
+  result.problems = std::move(command_line.problems);
+
+  Occurrences config;
+  if (const auto path = config_path(command_line)) config = read_config(*path);
+  append(result.problems, std::move(config.problems));
+
+  for (const Occurrence& occurrence : effective(std::move(config.flags), command_line.flags)) {
+    const Flag* flag = find_flag(occurrence.name);
+    RT_CHECK(flag != nullptr, "a flag that was read is in the table");
+    result.options.explicit_flags.insert(occurrence.name);
+    if (auto problem = apply(*flag, occurrence, result.options))
+      result.problems.push_back(std::move(*problem));
+  }
+  settle(result.options, result.problems);
+  return result;
+}
+
+std::string train_help(unsigned width) {
+  return fmt::format("{}\n{}", kHelpHead, flags_help(std::max(80U, width)));
+}
+
+nlohmann::json to_json(const TrainOptions& options) {
+  nlohmann::json result = nlohmann::json::object();
+  for (const Flag& flag : train_flags()) {
+    if (flag.name != "hub_token") result[std::string(flag.name)] = std::visit(ToJson{options}, flag.member);
+  }
+  return result;
+}
+
+std::int64_t warmup_steps_of(const TrainOptions& options, std::int64_t total_steps) {
+  if (!options.warmup_ratio) return options.warmup_steps;
+  return static_cast<std::int64_t>(std::ceil(*options.warmup_ratio * static_cast<double>(total_steps)));
+}
+
+std::span<const Subcommand> subcommands() {
+  return kSubcommands;
+}
+
+CommandLine parse_command_line(const std::vector<std::string>& arguments) {
+  CommandLine result;
+  if (arguments.empty()) return result;
+  std::string name = arguments.front();
+  if (name == "--help" || name == "-h") name = "help";
+  if (name == "--version") name = "version";
+
+  std::vector<std::string_view> names;
+  for (const Subcommand& subcommand : kSubcommands) names.push_back(subcommand.name);
+  if (std::find(names.begin(), names.end(), name) != names.end()) {
+    result.subcommand = name;
+    result.arguments.assign(arguments.begin() + 1, arguments.end());
+  } else if (name.starts_with("-")) {
+    result.problems.push_back(
+        fmt::format("'{}' stands where a command is expected, as in ranktune train {} ...", name, name));
+  } else {
+    const std::string_view near = nearest(name, names);
+    result.problems.push_back(near.empty()
+                                  ? fmt::format("unknown command '{}'; ranktune help lists them", name)
+                                  : fmt::format("unknown command '{}'; did you mean '{}'?", name, near));
+  }
+  return result;
+}
+
+std::string program_help() {
+  std::string text =
+      "Usage: ranktune COMMAND [FLAGS]\n\nFine-tunes large language models as an MPI program.\n\nCommands:\n";
+  for (const Subcommand& subcommand : kSubcommands) {
+    text += fmt::format("  {:<9} {}\n", subcommand.name, subcommand.summary);
+  }
+  return text +
+         "\nExample: mpirun -np 2 ranktune train --model_name Qwen/Qwen3-8B --dataset yahma/alpaca-cleaned\n";
+}
+
+std::string version_text() {
+  return fmt::format("ranktune {} ({})\n", kVersion, kGitRevision);
+}
+
+}  // namespace ranktune::app
