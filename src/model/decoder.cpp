@@ -1,0 +1,382 @@
+#include "model/decoder.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "base/error.hpp"
+
+namespace ranktune::model {
+namespace {
+
+Tensor rows(const Tensor& buffer, std::int64_t count) { return buffer.narrow(0, 0, count); }
+
+// The first rows x columns elements of a flat buffer as a contiguous matrix.
+Tensor matrix(const Tensor& flat, std::int64_t row_count, std::int64_t column_count) {
+  return flat.narrow(0, 0, row_count * column_count).view({row_count, column_count});
+}
+
+// [tokens, count, head_dim] view of the columns from `begin` of rows [tokens, >= begin + count * head_dim].
+Tensor heads_of(const Tensor& wide, std::int64_t begin, std::int64_t count, std::int64_t head_dim) {
+  return wide.narrow(1, begin, count * head_dim).unflatten(1, {count, head_dim});
+}
+
+template <typename Value>
+Tensor to_device(const std::vector<Value>& values, at::Device device) {
+  constexpr auto type = std::is_same_v<Value, std::int64_t> ? at::kLong : at::kInt;
+  const Tensor host = at::from_blob(const_cast<Value*>(values.data()), {static_cast<std::int64_t>(values.size())}, type);
+  // Pinned, so that the host does not wait for the device; the pinning allocator keeps it until the copy is done.
+  return device.is_cuda() ? host.pin_memory().to(device, /*non_blocking=*/true) : host.clone();
+}
+
+// Rows of logits held at once: the head's weight is read once a chunk, so few large chunks are good.
+std::int64_t logits_chunk(at::Device device, std::int64_t tokens) {
+  return std::min<std::int64_t>(tokens, device.is_cuda() ? 2048 : 256);
+}
+
+}  // namespace
+
+DevicePass::DevicePass(const data::PassBatch& batch, at::Device device) : cu_seqlens(batch.cu_seqlens) {
+  std::vector<std::int64_t> target_row_list;
+  std::vector<std::int32_t> target_list;
+  for (std::size_t i = 0; i < batch.targets.size(); ++i) {
+    if (batch.targets[i] < 0) continue;
+    target_row_list.push_back(static_cast<std::int64_t>(i));
+    target_list.push_back(batch.targets[i]);
+  }
+  std::vector<std::int64_t> sample_list(batch.ids.size());
+  for (std::size_t s = 0; s < batch.samples.size(); ++s) {
+    std::fill(sample_list.begin() + batch.cu_seqlens[s], sample_list.begin() + batch.cu_seqlens[s + 1], batch.samples[s]);
+  }
+  ids = to_device(batch.ids, device);
+  positions = to_device(batch.positions, device);
+  sample_of_token = to_device(sample_list, device);
+  target_rows = to_device(target_row_list, device);
+  targets = to_device(target_list, device);
+  sequences.cu_seqlens = to_device(cu_seqlens, device);
+  sequences.host = &cu_seqlens;
+  sequences.max_seqlen = batch.max_seqlen;
+}
+
+Decoder::Decoder(const ModelConfig& config, const LoraConfig& lora, const DecoderOptions& options)
+    : config_(config), lora_(lora), options_(options), layout_(make_flat_layout(config, lora)) {
+  const auto type = at::TensorOptions().dtype(options.dtype).device(options.device);
+  const std::int64_t hidden = config.hidden_size;
+  embedding_ = at::empty({config.vocab_size, hidden}, type);
+  final_norm_ = at::empty({hidden}, type);
+  head_ = config.tied_embeddings ? embedding_ : at::empty({config.vocab_size, hidden}, type);
+  layers_.reserve(static_cast<std::size_t>(config.layers));
+  for (std::int64_t l = 0; l < config.layers; ++l) {
+    using P = Projection;
+    Layer layer{at::empty({hidden}, type),
+                at::empty({hidden}, type),
+                config.qk_norm ? at::empty({config.head_dim}, type) : Tensor(),
+                config.qk_norm ? at::empty({config.head_dim}, type) : Tensor(),
+                WideLinear(config, lora, l, {P::q, P::k, P::v}, type),
+                WideLinear(config, lora, l, {P::o}, type),
+                WideLinear(config, lora, l, {P::gate, P::up}, type),
+                WideLinear(config, lora, l, {P::down}, type)};
+    layers_.push_back(std::move(layer));
+  }
+
+  const auto frequencies = rope_inverse_frequencies(config.rope, config.head_dim);
+  const std::int64_t half = config.head_dim / 2;
+  Tensor cosines = at::empty({options.max_positions, half}, at::kFloat);
+  Tensor sines = at::empty({options.max_positions, half}, at::kFloat);
+  for (std::int64_t p = 0; p < options.max_positions; ++p) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(p) * static_cast<float>(frequencies[static_cast<std::size_t>(i)]);
+      cosines.data_ptr<float>()[p * half + i] = std::cos(angle);
+      sines.data_ptr<float>()[p * half + i] = std::sin(angle);
+    }
+  }
+  cosines_ = cosines.to(options.device);
+  sines_ = sines.to(options.device);
+}
+
+std::vector<WeightSlot> Decoder::weight_slots() const {
+  std::vector<WeightSlot> slots{{"model.embed_tokens.weight", embedding_, false}};
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const Layer& layer = layers_[l];
+    const std::string prefix = "model.layers." + std::to_string(l) + ".";
+    slots.push_back({prefix + "input_layernorm.weight", layer.input_norm, true});
+    const auto add = [&](const WideLinear& group, Projection projection) {
+      const auto index = static_cast<std::size_t>(projection);
+      slots.push_back({prefix + kProjectionModules[index] + "." + kProjectionNames[index] + ".weight",
+                       group.base(projection), false});
+    };
+    for (const Projection p : {Projection::q, Projection::k, Projection::v}) add(layer.qkv, p);
+    if (config_.qk_norm) {
+      slots.push_back({prefix + "self_attn.q_norm.weight", layer.q_norm, true});
+      slots.push_back({prefix + "self_attn.k_norm.weight", layer.k_norm, true});
+    }
+    add(layer.o, Projection::o);
+    slots.push_back({prefix + "post_attention_layernorm.weight", layer.post_norm, true});
+    for (const Projection p : {Projection::gate, Projection::up}) add(layer.gate_up, p);
+    add(layer.down, Projection::down);
+  }
+  slots.push_back({"model.norm.weight", final_norm_, true});
+  if (!config_.tied_embeddings) slots.push_back({"lm_head.weight", head_, false});
+  return slots;
+}
+
+std::vector<kernels::Segment> Decoder::segments() const {
+  std::vector<kernels::Segment> all;
+  for (const Layer& layer : layers_) {
+    for (const WideLinear* group : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      group->append_segments(layout_, all);
+    }
+  }
+  return all;
+}
+
+Decoder::Workspace Decoder::make_workspace(std::int64_t tokens, bool recompute, at::Device device) const {
+  const auto type = at::TensorOptions().dtype(options_.dtype).device(device);
+  const auto fp32 = type.dtype(at::kFloat);
+  const Layer& first = layers_.front();
+  const std::int64_t qk_width = config_.q_width() + config_.kv_width();
+  Workspace work;
+  const std::size_t blocks = recompute ? 1 : layers_.size();
+  for (std::size_t i = 0; i < blocks; ++i) {
+    Activations a;
+    a.normed1 = at::empty({tokens, first.qkv.wide()}, type);
+    a.rstd1 = at::empty({tokens}, fp32);
+    a.qkv = at::empty({tokens, first.qkv.out()}, type);
+    if (config_.qk_norm) {
+      a.qk = at::empty({tokens, qk_width}, type);
+      a.rstd_qk = at::empty({tokens, config_.heads + config_.kv_heads}, fp32);
+    }
+    a.attended = at::empty({tokens, first.o.wide()}, type);
+    a.lse = at::empty({config_.heads * tokens}, fp32);
+    a.middle = at::empty({tokens, config_.hidden_size}, type);
+    a.normed2 = at::empty({tokens, first.gate_up.wide()}, type);
+    a.rstd2 = at::empty({tokens}, fp32);
+    a.gate_up = at::empty({tokens, first.gate_up.out()}, type);
+    a.activated = at::empty({tokens, first.down.wide()}, type);
+    work.blocks.push_back(std::move(a));
+  }
+  for (std::size_t i = 0; i <= layers_.size(); ++i) {
+    work.inputs.push_back(at::empty({tokens, config_.hidden_size}, type));
+  }
+  const std::int64_t widest = std::max({first.qkv.wide(), first.o.wide(), first.gate_up.wide(), first.down.wide()});
+  work.delta = at::empty({tokens, config_.hidden_size}, type);
+  work.residual_gradient = at::empty({tokens, config_.hidden_size}, type);
+  work.wide_gradient = at::empty({tokens * widest}, type);
+  work.output_gradient = at::empty({tokens * std::max(first.qkv.out(), first.gate_up.out())}, type);
+  work.attended_gradient = at::empty({tokens, config_.q_width()}, type);
+  if (lora_.dropout > 0) work.dropout_scratch = at::empty({tokens, widest}, type);
+  work.final_normed = at::empty({tokens, config_.hidden_size}, type);
+  work.final_rstd = at::empty({tokens}, fp32);
+  work.selected = at::empty({tokens, config_.hidden_size}, type);
+  const std::int64_t chunk = logits_chunk(options_.device, tokens);
+  work.logits = at::empty({chunk, config_.vocab_size}, type);
+  work.nll_rows = at::empty({chunk}, fp32);
+  return work;
+}
+
+std::int64_t Decoder::activation_bytes(std::int64_t tokens, bool recompute) const {
+  const Workspace work = make_workspace(tokens, recompute, at::kMeta);
+  std::int64_t bytes = 0;
+  const auto add = [&bytes](const Tensor& tensor) {
+    if (tensor.defined()) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  };
+  for (const Activations& a : work.blocks) {
+    for (const Tensor* t : {&a.normed1, &a.rstd1, &a.qkv, &a.qk, &a.rstd_qk, &a.attended, &a.lse, &a.middle, &a.normed2,
+                            &a.rstd2, &a.gate_up, &a.activated}) {
+      add(*t);
+    }
+  }
+  for (const Tensor& t : work.inputs) add(t);
+  for (const Tensor* t : {&work.delta, &work.residual_gradient, &work.wide_gradient, &work.output_gradient,
+                          &work.attended_gradient, &work.dropout_scratch, &work.final_normed, &work.final_rstd,
+                          &work.selected, &work.logits, &work.nll_rows}) {
+    add(*t);
+  }
+  return bytes;
+}
+
+void Decoder::reserve(std::int64_t tokens, bool recompute) {
+  work_ = Workspace{};  // free the old one before the new one is made
+  work_ = make_workspace(tokens, recompute, options_.device);
+  capacity_ = tokens;
+  recompute_ = recompute;
+}
+
+DropoutContext Decoder::dropout_context(const DevicePass& pass, const Tensor& step) const {
+  DropoutContext context;
+  if (lora_.dropout <= 0 || !step.defined()) return context;
+  context.p = lora_.dropout;
+  context.seed = options_.dropout_seed;
+  context.step = step;
+  context.sample_of_token = pass.sample_of_token;
+  context.positions = pass.positions;
+  context.scratch = rows(work_.dropout_scratch, pass.tokens());
+  return context;
+}
+
+void Decoder::block_forward(std::size_t index, const Tensor& previous, const DevicePass& pass,
+                            const DropoutContext& dropout) {
+  const Layer& layer = layers_[index];
+  Activations& kept = block(index);
+  const std::int64_t tokens = pass.tokens();
+  const std::int64_t hidden = config_.hidden_size;
+  const std::int64_t qk_width = config_.q_width() + config_.kv_width();
+  Tensor input = rows(work_.inputs[index], tokens);
+  Tensor delta = rows(work_.delta, tokens);
+
+  Tensor normed = rows(kept.normed1, tokens);
+  Tensor normed_base = normed.narrow(1, 0, hidden);
+  Tensor rstd = rows(kept.rstd1, tokens);
+  kernels::add_rms_norm_forward(previous.defined() ? previous : input, previous.defined() ? delta : Tensor(), input,
+                                layer.input_norm, config_.rms_norm_eps, normed_base, rstd);
+  Tensor qkv = rows(kept.qkv, tokens);
+  layer.qkv.forward(normed, qkv, dropout);
+
+  Tensor qk_in = qkv.narrow(1, 0, qk_width);
+  Tensor qk = config_.qk_norm ? rows(kept.qk, tokens) : qk_in;
+  Tensor rstd_qk = config_.qk_norm ? rows(kept.rstd_qk, tokens) : Tensor();
+  const kernels::HeadShape shape{config_.heads, config_.kv_heads, config_.head_dim};
+  kernels::qk_norm_rope_forward(qk_in, qk, layer.q_norm, layer.k_norm, config_.rms_norm_eps, cosines_, sines_,
+                                pass.positions, shape, rstd_qk);
+  Tensor attended = rows(kept.attended, tokens);
+  Tensor attended_base = attended.narrow(1, 0, config_.q_width());
+  Tensor lse = matrix(kept.lse, config_.heads, tokens);
+  kernels::attention_forward(heads_of(qk, 0, config_.heads, config_.head_dim),
+                             heads_of(qk, config_.q_width(), config_.kv_heads, config_.head_dim),
+                             heads_of(qkv, qk_width, config_.kv_heads, config_.head_dim), pass.sequences,
+                             1.0 / std::sqrt(static_cast<double>(config_.head_dim)), attended_base, lse);
+  layer.o.forward(attended, delta, dropout);
+
+  Tensor middle = rows(kept.middle, tokens);
+  Tensor normed2 = rows(kept.normed2, tokens);
+  Tensor normed2_base = normed2.narrow(1, 0, hidden);
+  Tensor rstd2 = rows(kept.rstd2, tokens);
+  kernels::add_rms_norm_forward(input, delta, middle, layer.post_norm, config_.rms_norm_eps, normed2_base, rstd2);
+  Tensor gate_up = rows(kept.gate_up, tokens);
+  layer.gate_up.forward(normed2, gate_up, dropout);
+  Tensor activated = rows(kept.activated, tokens);
+  Tensor activated_base = activated.narrow(1, 0, config_.intermediate_size);
+  kernels::swiglu_forward(gate_up, activated_base);
+  layer.down.forward(activated, delta, dropout);
+}
+
+void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
+  const std::int64_t tokens = pass.tokens();
+  RT_CHECK(tokens > 0 && tokens <= capacity_, "a pass is larger than what was reserved");
+  RT_CHECK(pass.sequences.max_seqlen <= options_.max_positions, "a sample is longer than max_seq_length");
+  Tensor input = rows(work_.inputs.front(), tokens);
+  kernels::embedding_forward(pass.ids, embedding_, input);
+  Tensor previous;
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    block_forward(l, previous, pass, dropout);
+    previous = rows(block(l).middle, tokens);
+  }
+  Tensor last = rows(work_.inputs.back(), tokens);
+  Tensor normed = rows(work_.final_normed, tokens);
+  Tensor rstd = rows(work_.final_rstd, tokens);
+  kernels::add_rms_norm_forward(previous, rows(work_.delta, tokens), last, final_norm_, config_.rms_norm_eps, normed, rstd);
+}
+
+void Decoder::head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum) {
+  const std::int64_t tokens = pass.tokens();
+  const std::int64_t targets = pass.target_rows.size(0);
+  Tensor selected = rows(work_.selected, targets);
+  at::index_select_out(selected, rows(work_.final_normed, tokens), 0, pass.target_rows);
+  Tensor dselected = rows(work_.delta, targets);
+  const std::int64_t chunk = work_.logits.size(0);
+  for (std::int64_t begin = 0; begin < targets; begin += chunk) {
+    const std::int64_t count = std::min(chunk, targets - begin);
+    Tensor logits = rows(work_.logits, count);
+    at::mm_out(logits, selected.narrow(0, begin, count), head_.t());
+    Tensor nll_rows = rows(work_.nll_rows, count);
+    kernels::cross_entropy_in_place(logits, pass.targets.narrow(0, begin, count), nll_rows, nll_sum);
+    Tensor part = dselected.narrow(0, begin, count);
+    at::mm_out(part, logits, head_);
+  }
+  Tensor dnormed = matrix(work_.wide_gradient, tokens, config_.hidden_size);
+  dnormed.zero_();
+  dnormed.index_copy_(0, pass.target_rows, dselected);
+  dresidual.zero_();
+  kernels::rms_norm_backward(dnormed, rows(work_.inputs.back(), tokens), final_norm_, rows(work_.final_rstd, tokens),
+                             dresidual);
+}
+
+void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass, const DropoutContext& dropout,
+                                      const Tensor& gradient, Tensor& dresidual) {
+  const Layer& layer = layers_[index];
+  Activations& kept = block(index);
+  const std::int64_t tokens = pass.tokens();
+  const std::int64_t qk_width = config_.q_width() + config_.kv_width();
+  const std::int64_t head_dim = config_.head_dim;
+
+  const Tensor attended = rows(kept.attended, tokens);
+  Tensor dwide = matrix(work_.wide_gradient, tokens, layer.o.wide());
+  layer.o.backward(dresidual, attended, dwide, true, layout_, gradient, dropout);
+
+  const Tensor qkv = rows(kept.qkv, tokens);
+  const Tensor qk_in = qkv.narrow(1, 0, qk_width);
+  const Tensor qk = config_.qk_norm ? rows(kept.qk, tokens) : qk_in;
+  Tensor dqkv = matrix(work_.output_gradient, tokens, layer.qkv.out());
+  Tensor dq = heads_of(dqkv, 0, config_.heads, head_dim);
+  Tensor dk = heads_of(dqkv, config_.q_width(), config_.kv_heads, head_dim);
+  Tensor dv = heads_of(dqkv, qk_width, config_.kv_heads, head_dim);
+  kernels::attention_backward(dwide.narrow(1, 0, config_.q_width()), heads_of(qk, 0, config_.heads, head_dim),
+                              heads_of(qk, config_.q_width(), config_.kv_heads, head_dim),
+                              heads_of(qkv, qk_width, config_.kv_heads, head_dim),
+                              attended.narrow(1, 0, config_.q_width()), matrix(kept.lse, config_.heads, tokens),
+                              pass.sequences, 1.0 / std::sqrt(static_cast<double>(head_dim)), dq, dk, dv);
+  Tensor dqk = dqkv.narrow(1, 0, qk_width);
+  const kernels::HeadShape shape{config_.heads, config_.kv_heads, head_dim};
+  kernels::qk_norm_rope_backward(dqk, qk_in, layer.q_norm, layer.k_norm, cosines_, sines_, pass.positions, shape,
+                                 config_.qk_norm ? rows(kept.rstd_qk, tokens) : Tensor());
+
+  const bool first = index == 0;  // nothing below the first block is trained
+  Tensor dnormed = matrix(work_.wide_gradient, tokens, layer.qkv.wide());
+  layer.qkv.backward(dqkv, rows(kept.normed1, tokens), dnormed, !first, layout_, gradient, dropout);
+  if (first) return;
+  kernels::rms_norm_backward(dnormed.narrow(1, 0, config_.hidden_size), rows(work_.inputs[index], tokens),
+                             layer.input_norm, rows(kept.rstd1, tokens), dresidual);
+}
+
+void Decoder::block_backward(std::size_t index, const DevicePass& pass, const DropoutContext& dropout,
+                             const Tensor& gradient, Tensor& dresidual) {
+  const Layer& layer = layers_[index];
+  Activations& kept = block(index);
+  const std::int64_t tokens = pass.tokens();
+
+  Tensor dactivated = matrix(work_.wide_gradient, tokens, layer.down.wide());
+  layer.down.backward(dresidual, rows(kept.activated, tokens), dactivated, true, layout_, gradient, dropout);
+  Tensor dgate_up = matrix(work_.output_gradient, tokens, layer.gate_up.out());
+  kernels::swiglu_backward(dactivated.narrow(1, 0, config_.intermediate_size), rows(kept.gate_up, tokens), dgate_up);
+  Tensor dnormed = matrix(work_.wide_gradient, tokens, layer.gate_up.wide());
+  layer.gate_up.backward(dgate_up, rows(kept.normed2, tokens), dnormed, true, layout_, gradient, dropout);
+  kernels::rms_norm_backward(dnormed.narrow(1, 0, config_.hidden_size), rows(kept.middle, tokens), layer.post_norm,
+                             rows(kept.rstd2, tokens), dresidual);
+  attention_half_backward(index, pass, dropout, gradient, dresidual);
+}
+
+void Decoder::forward_backward(const DevicePass& pass, const Tensor& step, const Tensor& gradient, Tensor& nll_sum) {
+  const DropoutContext dropout = dropout_context(pass, step);
+  forward(pass, dropout);
+  Tensor dresidual = rows(work_.residual_gradient, pass.tokens());
+  head_backward(pass, dresidual, nll_sum);
+  for (std::size_t l = layers_.size(); l-- > 0;) {
+    // The last block's activations are still there; the others' were overwritten where recomputation shares them.
+    if (recompute_ && l + 1 != layers_.size()) block_forward(l, Tensor(), pass, dropout);
+    block_backward(l, pass, dropout, gradient, dresidual);
+  }
+}
+
+Tensor Decoder::logits(const DevicePass& pass) {
+  forward(pass, DropoutContext{});
+  Tensor result = at::empty({pass.tokens(), config_.vocab_size}, rows(work_.final_normed, 1).options());
+  at::mm_out(result, rows(work_.final_normed, pass.tokens()), head_.t());
+  return result.to(at::kFloat);
+}
+
+}  // namespace ranktune::model

@@ -1,0 +1,124 @@
+// The decoder: frozen base weights, forward and backward written out layer by layer, no autograd.
+//
+// A pass runs over `T` tokens of several samples laid end to end. What the backward pass needs is kept in buffers
+// reserved once; with `recompute` only the input of each block is kept and the block's forward runs again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "data/batch.hpp"
+#include "kernels/ops.hpp"
+#include "model/config.hpp"
+#include "model/lora.hpp"
+
+namespace ranktune::model {
+
+// A base tensor to be loaded: its name in the model folder and the (perhaps strided) view it goes to.
+struct WeightSlot {
+  std::string name;
+  Tensor destination;
+  bool is_norm = false;
+};
+
+// A pass on the device.
+struct DevicePass {
+  Tensor ids;              // int32 [T]
+  Tensor positions;        // int32 [T]
+  Tensor sample_of_token;  // int64 [T]
+  Tensor target_rows;      // int64 [N], the rows that have a target
+  Tensor targets;          // int32 [N]
+  kernels::Sequences sequences;
+  std::vector<std::int32_t> cu_seqlens;  // host copy that `sequences` points to
+
+  explicit DevicePass(const data::PassBatch& batch, at::Device device);
+  DevicePass(const DevicePass&) = delete;
+  DevicePass& operator=(const DevicePass&) = delete;
+  std::int64_t tokens() const { return ids.size(0); }
+};
+
+struct DecoderOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;
+  std::int64_t max_positions = 2048;  // longest sample
+  std::uint64_t dropout_seed = 0;
+};
+
+class Decoder {
+ public:
+  Decoder(const ModelConfig& config, const LoraConfig& lora, const DecoderOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  const LoraConfig& lora() const { return lora_; }
+  const FlatLayout& layout() const { return layout_; }
+  const DecoderOptions& options() const { return options_; }
+
+  // Every base tensor, in the order of the layers.
+  std::vector<WeightSlot> weight_slots() const;
+  // Where the trained matrices are read by the GEMMs; the views stay valid as long as the decoder.
+  std::vector<kernels::Segment> segments() const;
+
+  // Reserves activations for passes of at most `tokens` tokens.
+  void reserve(std::int64_t tokens, bool recompute);
+  // Bytes that reserve(tokens, recompute) takes.
+  std::int64_t activation_bytes(std::int64_t tokens, bool recompute) const;
+
+  // Adds the gradient of the SUM of the pass's token NLLs to `gradient` (flat fp32) and that sum to `nll_sum` (fp64 [1]).
+  // `step` int64 [1] on the device keys dropout.
+  void forward_backward(const DevicePass& pass, const Tensor& step, const Tensor& gradient, Tensor& nll_sum);
+
+  // Logits [T, vocab] in fp32 of a pass, without dropout; for tests and evaluation of short passes.
+  Tensor logits(const DevicePass& pass);
+
+ private:
+  struct Layer {
+    Tensor input_norm, post_norm, q_norm, k_norm;
+    WideLinear qkv, o, gate_up, down;
+  };
+  struct Activations {  // of one block, [capacity, ...]
+    Tensor normed1, rstd1, qkv, qk, rstd_qk, attended, lse, middle, normed2, rstd2, gate_up, activated;
+  };
+  struct Workspace {
+    std::vector<Activations> blocks;  // one a layer, or one for all with recomputation
+    std::vector<Tensor> inputs;       // residual stream before each block and after the last
+    Tensor delta;                     // [capacity, hidden], output of o and of down
+    Tensor residual_gradient;         // [capacity, hidden]
+    Tensor wide_gradient;             // flat, capacity * widest group input
+    Tensor output_gradient;           // flat, capacity * widest group output
+    Tensor attended_gradient;         // [capacity, heads * head_dim]
+    Tensor dropout_scratch;           // flat, capacity * widest group input; only with dropout
+    Tensor final_normed, final_rstd, selected;
+    Tensor logits, nll_rows;          // [chunk, vocab], [chunk]
+  };
+
+  Workspace make_workspace(std::int64_t tokens, bool recompute, at::Device device) const;
+  void forward(const DevicePass& pass, const DropoutContext& dropout);
+  // previous: the residual stream in the middle of the block before, to which its output in `delta` is still to be added;
+  // undefined at the first block and when a block is recomputed.
+  void block_forward(std::size_t layer, const Tensor& previous, const DevicePass& pass, const DropoutContext& dropout);
+  void block_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout, const Tensor& gradient,
+                      Tensor& dresidual);
+  void attention_half_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout,
+                               const Tensor& gradient, Tensor& dresidual);
+  void head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum);
+  DropoutContext dropout_context(const DevicePass& pass, const Tensor& step) const;
+  Activations& block(std::size_t layer) { return recompute_ ? work_.blocks.front() : work_.blocks[layer]; }
+
+  ModelConfig config_;
+  LoraConfig lora_;
+  DecoderOptions options_;
+  FlatLayout layout_;
+  Tensor embedding_, final_norm_, head_;
+  std::vector<Layer> layers_;
+  Tensor cosines_, sines_;  // fp32 [max_positions, head_dim / 2]
+  std::int64_t capacity_ = 0;
+  bool recompute_ = false;
+  Workspace work_;
+};
+
+}  // namespace ranktune::model

@@ -1,0 +1,97 @@
+#include "train/loading.hpp"
+
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <string>
+
+#include "base/error.hpp"
+#include "kernels/lora_init.hpp"
+
+namespace ranktune::train {
+namespace {
+
+at::ScalarType scalar_type(const std::string& dtype, const std::string& name) {
+  if (dtype == "BF16") return at::kBFloat16;
+  if (dtype == "F16") return at::kHalf;
+  if (dtype == "F32") return at::kFloat;
+  throw UserError("tensor \"" + name + "\" has type " + dtype + "; F32, F16 and BF16 can be read");
+}
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+  return text + "]";
+}
+
+}  // namespace
+
+void check_weights(const model::ModelConfig& config, const model::WeightFiles& files) {
+  model::DecoderOptions options;
+  options.device = at::kMeta;
+  options.max_positions = 1;
+  model::LoraConfig none;
+  none.targets.fill(false);
+  const model::Decoder shapes(config, none, options);  // on the meta device: shapes without memory
+  std::vector<std::string> problems;
+  for (const model::WeightSlot& slot : shapes.weight_slots()) {
+    try {
+      const model::WeightView view = files.view(slot.name);
+      scalar_type(view.dtype, slot.name);
+      if (slot.destination.sizes() != at::IntArrayRef(view.shape)) {
+        throw UserError("tensor \"" + slot.name + "\" has shape " + shape_text(view.shape) + ", but config.json asks for " +
+                        shape_text(slot.destination.sizes()));
+      }
+    } catch (const UserError& error) {
+      problems.emplace_back(error.what());
+      if (problems.size() == 5) break;  // enough to see what is wrong
+    }
+  }
+  if (!problems.empty()) throw UserError(problems);
+}
+
+void load_weights(model::Decoder& decoder, const model::WeightFiles& files, cluster::Communicator& communicator,
+                  const LoadProgress& progress) {
+  const at::Device device = decoder.options().device;
+  void* stream = device.is_cuda() ? static_cast<void*>(at::cuda::getCurrentCUDAStream().stream()) : nullptr;
+  std::uint64_t loaded = 0;
+  int index = 0;
+  for (model::WeightSlot& slot : decoder.weight_slots()) {
+    const model::WeightView view = files.view(slot.name);
+    const auto type = scalar_type(view.dtype, slot.name);
+    const int owner = index++ % communicator.world_size();
+    at::Tensor staging;
+    if (owner == communicator.rank()) {
+      staging = at::from_blob(const_cast<std::byte*>(view.bytes.data()), view.shape, type);
+      // A broadcast may not write to the file's map, and the device needs a copy anyway.
+      if (device.is_cuda()) staging = staging.to(device);
+    } else {
+      staging = at::empty(view.shape, at::TensorOptions().dtype(type).device(device));
+    }
+    communicator.broadcast(staging.data_ptr(), view.bytes.size(), owner, stream);
+    slot.destination.copy_(staging);
+    loaded += view.bytes.size();
+    if (progress) progress(loaded);
+  }
+  communicator.synchronize(stream);
+}
+
+void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadProgress& progress) {
+  std::uint64_t filled = 0;
+  std::uint32_t stream = 0;
+  for (model::WeightSlot& slot : decoder.weight_slots()) {
+    if (slot.is_norm) {
+      slot.destination.fill_(1.0);
+    } else {
+      at::Tensor values = at::empty(slot.destination.sizes(), slot.destination.options());
+      kernels::dummy_normal(values, static_cast<float>(decoder.config().initializer_range), seed, stream);
+      slot.destination.copy_(values);
+    }
+    ++stream;
+    filled += slot.destination.nbytes();
+    if (progress) progress(filled);
+  }
+}
+
+}  // namespace ranktune::train
