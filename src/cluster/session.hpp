@@ -39,6 +39,16 @@ class AgreedError : public Failure {
   using Failure::Failure;
 };
 
+// Hears of every collective of the control plane; see Watchdog.
+class CollectiveObserver {
+ public:
+  virtual void collective_started(const char* kind, std::size_t bytes) = 0;
+  virtual void collective_finished() = 0;
+
+ protected:
+  ~CollectiveObserver() = default;
+};
+
 // RAII of MPI_Init_thread / MPI_Finalize; finalizes only when nothing is unwinding. Values about the job.
 class Session {
  public:
@@ -83,6 +93,9 @@ class Session {
   void together(std::string_view phase, const std::function<void()>& work) const;
   static constexpr double kSayAfterSeconds = 20;
 
+  // At most one, which outlives its observing; nullptr ends it.
+  void observe(CollectiveObserver* observer) const { observer_ = observer; }
+
  private:
   void find_neighbours();
   void count_cpus();
@@ -93,6 +106,7 @@ class Session {
   std::vector<std::string> hosts_;
   MPI_Comm world_ = MPI_COMM_NULL, node_comm_ = MPI_COMM_NULL;
   MPI_Comm agreement_ = MPI_COMM_NULL;  // of together() alone: a collective of `work` can never match its own
+  mutable CollectiveObserver* observer_ = nullptr;  // hears, changes nothing here
   int uncaught_ = 0;
 };
 
