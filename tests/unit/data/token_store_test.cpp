@@ -1,0 +1,181 @@
+#include "data/token_store.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/file.hpp"
+#include "temporary_folder.hpp"
+
+namespace ranktune::data {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Offsets = std::vector<std::int64_t>;
+
+TokenStore small_store() {
+  TokenStore store;
+  store.ids = {5, 6, 7, 8, 9};
+  store.offsets = {0, 2, 5};
+  store.truncated = 3;
+  store.skipped = 4;
+  return store;
+}
+
+void expect_same(const TokenStore& left, const TokenStore& right) {
+  EXPECT_EQ(left.ids, right.ids);
+  EXPECT_EQ(left.offsets, right.offsets);
+  EXPECT_EQ(left.truncated, right.truncated);
+  EXPECT_EQ(left.skipped, right.skipped);
+}
+
+Ints ids_of(const TokenStore& store, std::int64_t index) {
+  const auto ids = store.sample(index);
+  return {ids.begin(), ids.end()};
+}
+
+TEST(TokenStore, HandsOutSamples) {
+  const auto store = small_store();
+  EXPECT_EQ(store.samples(), 2);
+  EXPECT_EQ(store.tokens(), 5);
+  EXPECT_EQ(ids_of(store, 0), (Ints{5, 6}));
+  EXPECT_EQ(ids_of(store, 1), (Ints{7, 8, 9}));
+  EXPECT_THROW(store.sample(2), Failure);
+  EXPECT_THROW(store.sample(-1), Failure);
+}
+
+TEST(TokenStore, AppendsBehindItsOwn) {
+  auto store = small_store();
+  store.append(TokenStore{});
+  expect_same(store, small_store());
+  store.append(small_store());
+  EXPECT_EQ(store.offsets, (Offsets{0, 2, 5, 7, 10}));
+  EXPECT_EQ(ids_of(store, 3), (Ints{7, 8, 9}));
+  EXPECT_EQ(store.truncated, 6);
+  EXPECT_EQ(store.skipped, 8);
+  EXPECT_THROW(store.append(store), Failure);
+}
+
+TEST(TokenStore, SurvivesSerializing) {
+  expect_same(TokenStore::parse(small_store().serialize()), small_store());
+  expect_same(TokenStore::parse(TokenStore{}.serialize()), TokenStore{});
+}
+
+TEST(TokenStore, NoticesEveryFlippedBit) {
+  const std::string good = small_store().serialize();
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    for (const unsigned bit : {0U, 7U}) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(static_cast<unsigned char>(bad[at]) ^ (1U << bit));
+      EXPECT_THROW(TokenStore::parse(bad), Failure) << "byte " << at;
+    }
+  }
+}
+
+TEST(TokenStore, NoticesEveryOtherLength) {
+  const std::string good = small_store().serialize();
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    EXPECT_THROW(TokenStore::parse(std::string_view(good).substr(0, length)), Failure) << length;
+  }
+  EXPECT_THROW(TokenStore::parse(good + "x"), Failure);
+}
+
+// Sizes whose byte counts overflow must not be believed even under a right checksum.
+TEST(TokenStore, NoticesSizesThatOverflow) {
+  const std::string good = small_store().serialize();
+  constexpr std::size_t kSamplesAt = 16;
+  constexpr std::size_t kTokensAt = 24;
+  for (const std::size_t at : {kSamplesAt, kTokensAt}) {
+    for (const std::uint64_t size :
+         {std::numeric_limits<std::uint64_t>::max(), std::uint64_t{1} << 61U, std::uint64_t{1} << 62U,
+          (std::uint64_t{1} << 61U) + 2, (std::uint64_t{1} << 62U) + 5, std::uint64_t{6}}) {
+      std::string bad = good.substr(0, good.size() - 32);
+      std::memcpy(bad.data() + at, &size, sizeof(size));
+      EXPECT_THROW(TokenStore::parse(bad + content_hash(bad)), Failure) << at << ' ' << size;
+    }
+  }
+}
+
+TEST(TokenStore, NoticesOffsetsAndIdsOutOfRange) {
+  for (const Offsets& offsets : {Offsets{0, 2, 6}, Offsets{0, 6, 5}, Offsets{1, 2, 5}, Offsets{0, -1, 5}}) {
+    auto store = small_store();
+    store.offsets = offsets;
+    EXPECT_THROW(TokenStore::parse(store.serialize()), Failure);
+  }
+  auto store = small_store();
+  store.ids[1] = -1;
+  EXPECT_THROW(TokenStore::parse(store.serialize()), Failure);
+}
+
+TEST(TokenCache, KeepsTokensUnderTheirKey) {
+  const test::TemporaryFolder folder;
+  const auto cache = folder.path() / "not" / "yet";
+  EXPECT_FALSE(load_cached_tokens(cache, "key"));
+  EXPECT_EQ(save_cached_tokens(cache, "key", small_store()), std::nullopt);
+  const auto loaded = load_cached_tokens(cache, "key");
+  ASSERT_TRUE(loaded);
+  expect_same(*loaded, small_store());
+  EXPECT_FALSE(load_cached_tokens(cache, "other"));
+  // Written again, replaced as a whole, and nothing else is left beside it.
+  EXPECT_EQ(save_cached_tokens(cache, "key", TokenStore{}), std::nullopt);
+  expect_same(load_cached_tokens(cache, "key").value(), TokenStore{});
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(cache / "tokens")) {
+    names.push_back(entry.path().filename().string());
+  }
+  EXPECT_EQ(names, std::vector<std::string>{"key.tokens"});
+}
+
+TEST(TokenCache, ADamagedFileIsNoHit) {
+  const test::TemporaryFolder folder;
+  const std::string good = small_store().serialize();
+  folder.write("tokens/key.tokens", good.substr(0, good.size() - 1));
+  EXPECT_FALSE(load_cached_tokens(folder.path(), "key"));
+  folder.write("tokens/key.tokens", "");
+  EXPECT_FALSE(load_cached_tokens(folder.path(), "key"));
+  folder.write("tokens/key.tokens", good);
+  EXPECT_TRUE(load_cached_tokens(folder.path(), "key"));
+}
+
+TEST(TokenCache, SaysWhyItCannotWrite) {
+  const test::TemporaryFolder folder;
+  const auto file = folder.write("file", "");  // where a folder would have to be
+  const auto error = save_cached_tokens(file, "key", small_store());
+  ASSERT_TRUE(error);
+  EXPECT_CONTAINS(*error, (file / "tokens" / "key.tokens").string());
+  EXPECT_CONTAINS(*error, "Not a directory");
+
+  // A folder under the final name: the rename fails, and the temporary file goes.
+  folder.write("tokens/key.tokens/inside", "");
+  EXPECT_TRUE(save_cached_tokens(folder.path(), "key", small_store()));
+  int entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path() / "tokens")) {
+    ++entries;
+  }
+  EXPECT_EQ(entries, 1);
+}
+
+TEST(TokenCache, AFullDiskIsAnErrorText) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
+  // The temporary name is known: a link there leads the write to a device that is always full.
+  const test::TemporaryFolder folder;
+  char host[256] = {};
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const auto temporary =
+      folder.path() / "tokens" / ("key.tokens.tmp-" + std::string(host) + "-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(temporary.parent_path());
+  std::filesystem::create_symlink("/dev/full", temporary);
+  const auto error = save_cached_tokens(folder.path(), "key", small_store());
+  ASSERT_TRUE(error);
+  EXPECT_CONTAINS(*error, "No space left on device");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "tokens" / "key.tokens"));
+  EXPECT_FALSE(std::filesystem::is_symlink(temporary));
+}
+
+}  // namespace
+}  // namespace ranktune::data
