@@ -43,6 +43,22 @@ int count_set_bits(const std::string& mask) {
   return bits;
 }
 
+// Tells the observer, if there is one, of a collective for as long as it lives.
+class Announced {
+ public:
+  Announced(CollectiveObserver* observer, const char* kind, std::size_t bytes) : observer_(observer) {
+    if (observer_ != nullptr) observer_->collective_started(kind, bytes);
+  }
+  ~Announced() {
+    if (observer_ != nullptr) observer_->collective_finished();
+  }
+  Announced(const Announced&) = delete;
+  Announced& operator=(const Announced&) = delete;
+
+ private:
+  CollectiveObserver* observer_;
+};
+
 }  // namespace
 
 Session::Session() : uncaught_(std::uncaught_exceptions()) {
@@ -103,6 +119,7 @@ Session::~Session() {
 }
 
 void Session::barrier() const {
+  const Announced announced(observer_, "barrier", 0);
   RT_MPI(MPI_Barrier(world_));
 }
 
@@ -114,20 +131,24 @@ void Session::broadcast(std::string& bytes, int root) const {
 }
 
 void Session::broadcast_bytes(void* data, std::size_t bytes, int root) const {
+  const Announced announced(observer_, "broadcast", bytes);
   detail::broadcast_bytes(world_, data, bytes, root);
 }
 
 std::vector<std::string> Session::gather_all(std::string_view mine) const {
+  const Announced announced(observer_, "gather_all", mine.size());
   return detail::gather_all(world_, mine);
 }
 
 std::int64_t Session::sum(std::int64_t mine) const {
+  const Announced announced(observer_, "sum", sizeof mine);
   std::int64_t all = 0;
   RT_MPI(MPI_Allreduce(&mine, &all, 1, MPI_INT64_T, MPI_SUM, world_));
   return all;
 }
 
 std::int64_t Session::max(std::int64_t mine) const {
+  const Announced announced(observer_, "max", sizeof mine);
   std::int64_t all = 0;
   RT_MPI(MPI_Allreduce(&mine, &all, 1, MPI_INT64_T, MPI_MAX, world_));
   return all;
@@ -136,6 +157,7 @@ std::int64_t Session::max(std::int64_t mine) const {
 // Whether any rank says true. Polled with short sleeps, since some ranks may wait here for minutes;
 // `when_late` runs once after kSayAfterSeconds.
 bool Session::anyone(bool mine, const std::function<void()>& when_late) const {
+  const Announced announced(observer_, "agreement", sizeof(int));
   int all = 0;
   const int own = mine ? 1 : 0;
   MPI_Request request = MPI_REQUEST_NULL;

@@ -85,8 +85,7 @@ struct RankState {
   std::atomic<std::int64_t> step{-1};
   std::atomic<std::uint64_t> phases{0};
   SharedText<8> phase;
-  std::atomic<std::uint64_t> started{0};  // collectives
-  std::atomic<std::uint64_t> finished{0};
+  std::atomic<std::uint64_t> started{0};  // collectives, finished or not
   std::array<Collective, kRing> ring;
 
   bool expired(std::int64_t now) const {
@@ -278,7 +277,6 @@ void Watchdog::collective_finished() {
   auto& mine = *impl_->mine;
   const auto now = now_ns();
   mine.ring[(mine.started.load() - 1) % kRing].finished_ns = now;
-  ++mine.finished;
   mine.last_progress_ns = now;
 }
 
