@@ -1,5 +1,5 @@
-// Checkpoints: checkpoint-000500/ holds state.h5 (parameters, optimizer moments, step, what the bits depend on), and
-// manifest.json with the size and XXH3-128 of every other file of the directory.
+// Checkpoints: checkpoint-000500/ holds state.h5 (parameters, optimizer moments, step, what the bits depend
+// on), and manifest.json with the size and XXH3-128 of every other file of the directory.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,18 @@ struct StateArray {
 };
 
 struct Checkpoint {
-  std::int64_t step = 0;      // optimizer steps done
-  nlohmann::json recipe;      // what must be equal on resume (model, dataset digest, hyperparameters, ...)
-  nlohmann::json bits;        // what the bits depend on (world size, GPU, library versions, plan, ...)
+  std::int64_t step = 0;  // optimizer steps done
+  nlohmann::json recipe;  // what must be equal on resume (model, dataset digest, hyperparameters, ...)
+  nlohmann::json bits;    // what the bits depend on (world size, GPU, library versions, plan, ...)
   std::vector<std::pair<std::string, std::vector<float>>> arrays;
 
   const std::vector<float>& array(const std::string& name) const;  // throws Failure when absent
 };
 
-// Writes OUTPUT_DIR/checkpoint-<step, 6 digits or more> atomically. `extra` may write more files (the adapter) into the
-// directory given before the manifest is made. HDF5: chunked, Fletcher-32 per chunk. Free space is checked first.
-// Returns the final path. Throws Failure; the previous checkpoints are untouched then.
+// Writes OUTPUT_DIR/checkpoint-<step, 6 digits or more> atomically. `extra` may write more files (the
+// adapter) into the directory given before the manifest is made. HDF5: chunked, Fletcher-32 per chunk. Free
+// space is checked first. Returns the final path. Throws Failure; the previous checkpoints are untouched
+// then.
 std::filesystem::path write_checkpoint(const std::filesystem::path& output_dir, std::int64_t step,
                                        const nlohmann::json& recipe, const nlohmann::json& bits,
                                        std::span<const StateArray> arrays, const std::string& attempt,
@@ -42,7 +43,8 @@ std::optional<std::string> verify_checkpoint(const std::filesystem::path& direct
 // Reads a checkpoint that verifies; throws UserError naming what is wrong otherwise.
 Checkpoint read_checkpoint(const std::filesystem::path& directory);
 
-// Directories checkpoint-<number> (and .old-* of a replaced one) in `output_dir`, newest step first, not verified.
+// Directories checkpoint-<number> (and .old-* of a replaced one) in `output_dir`, newest step first, not
+// verified.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& output_dir);
 
 // The newest that verifies; `rejected` gets a sentence for each newer one that did not.
