@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/make_shared.hpp>
 #include <boost/program_options.hpp>
-#include <memory>
 #include <sstream>
 
 #include "app/flags_text.hpp"
@@ -142,6 +142,15 @@ std::string unexpected(const std::string& argument) {
   return fmt::format("unexpected argument '{}': values follow a flag, as in --model_name FOLDER", argument);
 }
 
+std::string without_trailing_blanks(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\n') result.erase(result.find_last_not_of(' ') + 1);
+    result += c;
+  }
+  return result;
+}
+
 }  // namespace
 
 std::string_view caption(FlagGroup group) {
@@ -195,7 +204,9 @@ Occurrences read_command_line(const std::vector<std::string>& arguments) {
       result.problems.push_back(fmt::format("unknown option '--{}'{}", name, suggestion(name, "--")));
       after_unknown = token.find('=') == std::string::npos;
     } else if (option.string_key.empty()) {
-      if (!after_unknown) result.problems.push_back(unexpected(option.value.front()));
+      const std::string& argument = option.value.front();
+      if (!after_unknown) result.problems.push_back(unexpected(argument));
+      after_unknown = argument.starts_with("-");
     } else {
       after_unknown = false;
       Occurrence occurrence{option.string_key, option.value, "--" + option.string_key};
@@ -208,7 +219,8 @@ Occurrences read_command_line(const std::vector<std::string>& arguments) {
 
 std::string flags_help(unsigned width) {
   constexpr unsigned kNameColumn = 36;
-  std::ostringstream text;
+  // Groups inside one description share the column where the texts start.
+  po::options_description all("", width, width - kNameColumn);
   for (const FlagGroup group : {FlagGroup::model, FlagGroup::data, FlagGroup::lora, FlagGroup::training,
                                 FlagGroup::report, FlagGroup::save, FlagGroup::push, FlagGroup::run}) {
     po::options_description options(std::string(caption(group)), width, width - kNameColumn);
@@ -220,9 +232,11 @@ std::string flags_help(unsigned width) {
       add_option(options, kHelp, "", 0, "Print this text.");
       add_option(options, kVersion, "", 0, "Print the version.");
     }
-    text << options << '\n';
+    all.add(options);
   }
-  return text.str();
+  std::ostringstream text;
+  text << all;
+  return without_trailing_blanks(text.str());
 }
 
 // ---- the config file ----

@@ -35,9 +35,9 @@ struct Flag {
   std::string_view name;
   FlagGroup group;
   FlagMember member;
-  std::string_view value_name;  // in --help; empty for switches
-  std::string_view help;
-  std::string_view default_text;               // where it is not the member's own default
+  std::string_view value_name = {};  // in --help; empty for switches
+  std::string_view help = {};
+  std::string_view default_text = {};          // where it is not the member's own default
   Limits limits = {};                          // numbers only
   std::vector<std::string_view> choices = {};  // texts only; empty: any text
   // What to do instead, where this version cannot honour the flag: any value but false or none is refused;

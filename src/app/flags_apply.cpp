@@ -73,6 +73,7 @@ class Setter {
   Problem operator()(std::string TrainOptions::*member) {
     if (flag_.choices.empty()) {
       if (text().empty()) return needs_value();
+      if (looks_like_flag()) return must_be(kNoFlag);
       options_.*member = text();
       return std::nullopt;
     }
@@ -88,6 +89,7 @@ class Setter {
       return std::nullopt;
     }
     if (!flag_.refusal.empty()) return refused("");
+    if (looks_like_flag()) return must_be(kNoFlag);
     options_.*member = text();
     return std::nullopt;
   }
@@ -112,11 +114,17 @@ class Setter {
   }
 
   std::string needs_value() const {
-    return fmt::format("{} needs a value: {}", occurrence_.spelling, allowed());
+    const std::string values = allowed();
+    return fmt::format("{} needs a value{}{}", occurrence_.spelling, values.empty() ? ", as in " : ": ",
+                       values.empty() ? fmt::format("--{} {}", flag_.name, flag_.value_name) : values);
   }
 
  private:
   static constexpr std::string_view kAllLinear = "all-linear";
+  static constexpr const char* kNoFlag = "a name or a path that does not start with a dash";
+
+  // A forgotten value: what follows is the next flag, mistyped.
+  bool looks_like_flag() const { return text().starts_with("-"); }
 
   std::string text() const { return occurrence_.values.empty() ? std::string() : occurrence_.values.front(); }
 
@@ -154,7 +162,7 @@ class Setter {
     return std::nullopt;
   }
 
-  // What the flag takes, in words.
+  // What the flag takes, in words; empty where any text will do.
   std::string allowed() const {
     if (!flag_.choices.empty()) {
       const bool several = std::holds_alternative<std::vector<std::string> TrainOptions::*>(flag_.member);
@@ -173,13 +181,9 @@ class Setter {
         return fmt::format("{} or {}", flag.nothing, numbers());
       }
       std::string operator()(bool TrainOptions::*) const { return "true or false"; }
-      std::string operator()(std::string TrainOptions::*) const { return std::string(flag.value_name); }
-      std::string operator()(std::optional<std::string> TrainOptions::*) const {
-        return std::string(flag.value_name);
-      }
-      std::string operator()(std::vector<std::string> TrainOptions::*) const {
-        return std::string(flag.value_name);
-      }
+      std::string operator()(std::string TrainOptions::*) const { return {}; }
+      std::string operator()(std::optional<std::string> TrainOptions::*) const { return {}; }
+      std::string operator()(std::vector<std::string> TrainOptions::*) const { return {}; }
       std::string integers() const { return allowed_numbers(flag.limits, "a whole number"); }
       std::string numbers() const { return allowed_numbers(flag.limits, "a number"); }
     };

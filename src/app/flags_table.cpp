@@ -395,10 +395,10 @@ std::vector<Flag> run_flags() {
       {.name = "resume",
        .group = group,
        .member = &Options::resume,
-       .value_name = "FROM",
+       .value_name = "never|auto|DIR",
        .help = "never: a new run, refused where --output_dir holds one; auto: go on from its newest valid "
                "checkpoint, or "
-               "start; a path: go on from that checkpoint."},
+               "start; DIR: go on from that checkpoint."},
       {.name = "max_time",
        .group = group,
        .member = &Options::max_time,

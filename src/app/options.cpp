@@ -106,18 +106,23 @@ constexpr Subcommand kSubcommands[] = {
 constexpr std::string_view kHelpHead = R"(Usage: mpirun -np RANKS ranktune train [FLAGS]
        srun --mpi=pmix ranktune train [FLAGS]
 
-Fine-tunes a language model with LoRA, data-parallel, one rank per GPU (or on CPUs).
+Fine-tunes a language model with LoRA, data-parallel, one rank per GPU (or on
+CPUs).
 
 Example, on two GPUs:
-  mpirun -np 2 ranktune train --model_name Qwen/Qwen3-8B --dataset yahma/alpaca-cleaned \
-    --learning_rate 2e-5 --max_seq_length 2048 --per_device_train_batch_size 1 \
-    --gradient_accumulation_steps 4 --max_steps 1000 --save_model
+  mpirun -np 2 ranktune train --model_name Qwen/Qwen3-8B \
+    --dataset yahma/alpaca-cleaned --learning_rate 2e-5 --max_seq_length 2048 \
+    --per_device_train_batch_size 1 --gradient_accumulation_steps 4 \
+    --max_steps 1000 --save_model
 
-Flags are written --name value or --name=value, with underscores or dashes in the name; the last use of
-a flag counts. A switch takes no value, or true or false; --no_NAME turns it off. Defaults stand in
-brackets and are those of Unsloth's command line, with three exceptions: optim is adamw with fp32 moments
-(Unsloth: adamw_8bit), report_to is none (Unsloth: tensorboard), and use_gradient_checkpointing is auto
-(Unsloth: unsloth). A flag that this version cannot honour is refused, never ignored.
+Flags are written --name value or --name=value, with underscores or dashes in
+the name; the last use of a flag counts. A switch takes no value, or true or
+false; --no_NAME turns it off. A flag that this version cannot honour is
+refused, never ignored. Defaults stand in brackets. They are those of Unsloth's
+command line, with three exceptions:
+  optim                       adamw with fp32 moments (Unsloth: adamw_8bit)
+  report_to                   none (Unsloth: tensorboard)
+  use_gradient_checkpointing  auto (Unsloth: unsloth)
 )";
 
 }  // namespace
@@ -152,7 +157,7 @@ ParseResult parse_train_options(const std::vector<std::string>& arguments) {
 }
 
 std::string train_help(unsigned width) {
-  return fmt::format("{}\n{}", kHelpHead, flags_help(std::max(80U, width)));
+  return fmt::format("{}{}", kHelpHead, flags_help(std::max(80U, width)));
 }
 
 nlohmann::json to_json(const TrainOptions& options) {
