@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <thread>
 
 #include "app/console_color.hpp"
 #include "base/version.hpp"
@@ -84,6 +85,7 @@ ConsoleSettings ConsoleSettings::of_process() {
   settings.unicode = settings.terminal && locale_is_utf8();
   settings.color = settings.terminal && color;
   settings.error_color = color && isatty(STDERR_FILENO) == 1;
+  settings.stream_gap = settings.terminal && isatty(STDERR_FILENO) != 1 ? 0.03 : 0;
   settings.width = [] { return terminal_columns(); };
   settings.now = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -122,6 +124,11 @@ LineStyle Console::style() const {
 }
 
 void Console::banner(const std::vector<std::pair<std::string, std::string>>& rows) {
+  note(painted(fmt::format("ranktune {}", kVersion), kBold, settings_.color));
+  table(rows);
+}
+
+void Console::table(const std::vector<std::pair<std::string, std::string>>& rows) {
   if (settings_.muted) return;
   clear_progress();
   constexpr std::size_t kIndent = 2, kGap = 2;
@@ -131,7 +138,6 @@ void Console::banner(const std::vector<std::pair<std::string, std::string>>& row
   const std::size_t room = width() > start + 20 ? width() - start : 20;
 
   std::ostream& out = *settings_.out;
-  out << painted(fmt::format("ranktune {}", kVersion), kBold, settings_.color) << '\n';
   for (const auto& [name, value] : rows) {
     out << std::string(kIndent, ' ') << painted(name, kDim, settings_.color)
         << std::string(names - columns(name) + kGap, ' ');
@@ -169,8 +175,10 @@ std::string Console::phase_line(const Phase& phase, double seconds) const {
 }
 
 std::string Console::phase_summary(const Phase& phase, double seconds) const {
+  const bool whole = phase.total == 0 || phase.done >= phase.total;
+  const std::string of = whole ? "" : " of " + amount(phase.total, phase.unit);
   std::string text =
-      fmt::format("{}: {} in {}", phase.name, amount(phase.done, phase.unit), human_duration(seconds));
+      fmt::format("{}: {}{} in {}", phase.name, amount(phase.done, phase.unit), of, human_duration(seconds));
   if (seconds > 0.01 && phase.done > 0) text += fmt::format(" ({})", speed(phase.done, phase.unit, seconds));
   return text;
 }
@@ -185,7 +193,7 @@ void Console::phase(std::string_view name, std::uint64_t done, std::uint64_t tot
     phase_ = Phase{std::string(name), std::string(unit), done, total, now, now};
     if (!settings_.terminal) {
       const std::string size = total > 0 ? ": " + amount(total, unit) : "";
-      say(*settings_.out, fmt::format("{}{} ...", name, size));
+      say(fmt::format("{}{} ...", name, size));
     }
   }
   Phase& current = *phase_;
@@ -199,8 +207,7 @@ void Console::phase(std::string_view name, std::uint64_t done, std::uint64_t tot
   } else if (now - current.reported >= kLogSeconds) {
     current.reported = now;
     const std::string of = total > 0 ? " of " + amount(total, unit) : "";
-    say(*settings_.out,
-        fmt::format("{}: {}{} after {}", name, amount(done, unit), of, human_duration(seconds)));
+    say(fmt::format("{}: {}{} after {}", name, amount(done, unit), of, human_duration(seconds)));
   }
 }
 
@@ -213,8 +220,7 @@ void Console::end_phase() {
   progress_.clear();
   const bool whole = phase.total == 0 || phase.done >= phase.total;
   const std::string mark = !settings_.terminal || !whole ? "" : settings_.unicode ? "✓ " : "";
-  say(*settings_.out,
-      painted(mark, kGreen, settings_.color) + phase_summary(phase, settings_.now() - phase.started));
+  say(painted(mark, kGreen, settings_.color) + phase_summary(phase, settings_.now() - phase.started));
 }
 
 void Console::step(const StepView& view) {
@@ -223,18 +229,17 @@ void Console::step(const StepView& view) {
   if (settings_.terminal) {
     redraw(step_line(view, style()), view.step >= view.total_steps);
   } else {
-    say(*settings_.out, step_log_line(view));
+    say(step_log_line(view));
   }
 }
 
 void Console::note(std::string_view text) {
-  if (!settings_.muted) say(*settings_.out, text);
+  if (!settings_.muted) say(text);
 }
 
 void Console::warning(std::string_view text) {
   if (settings_.muted) return;
-  say(*settings_.err,
-      fmt::format("{} {}", painted("ranktune: warning:", kYellow, settings_.error_color), text));
+  say_error(fmt::format("{} {}", painted("ranktune: warning:", kYellow, settings_.error_color), text));
 }
 
 void Console::error(const std::vector<std::string>& sentences) {
@@ -244,7 +249,7 @@ void Console::error(const std::vector<std::string>& sentences) {
     if (!text.empty()) text += '\n';
     text += fmt::format("{} {}", painted("ranktune: error:", kRed, settings_.error_color), sentence);
   }
-  if (!text.empty()) say(*settings_.err, text);
+  if (!text.empty()) say_error(text);
 }
 
 void Console::finish() {
@@ -273,9 +278,21 @@ void Console::restore_progress() {
   if (settings_.terminal && !progress_.empty()) *settings_.out << kClearLine << progress_ << std::flush;
 }
 
-void Console::say(std::ostream& stream, std::string_view text) {
+void Console::say(std::string_view text) {
   clear_progress();
-  stream << text << '\n' << std::flush;
+  *settings_.out << text << '\n' << std::flush;
+  restore_progress();
+}
+
+void Console::say_error(std::string_view text) {
+  const auto pause = [this] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(settings_.stream_gap));
+  };
+  settings_.out->flush();
+  clear_progress();
+  pause();
+  *settings_.err << text << '\n' << std::flush;
+  pause();
   restore_progress();
 }
 

@@ -27,6 +27,9 @@ struct ConsoleSettings {
   bool unicode = false;      // the locale says UTF-8
   bool color = false;        // of out
   bool error_color = false;  // of err
+  // Two streams that reach the same screen by different ways, as from under mpirun, which forwards each by
+  // itself: the seconds to leave between what is written to one and to the other.
+  double stream_gap = 0;
   // Columns of the terminal, asked for anew with every line since windows change their size.
   std::function<std::size_t()> width;
   std::function<double()> now;  // seconds, steady
@@ -49,8 +52,11 @@ class Console {
   bool is_terminal() const { return settings_.terminal; }
   std::size_t width() const;
 
-  // Names on the left, values on the right; long values go on under themselves.
+  // The program's name and version, then the table.
   void banner(const std::vector<std::pair<std::string, std::string>>& rows);
+  // Names on the left, values on the right, an empty line after the last; on a terminal, long values go on
+  // under themselves.
+  void table(const std::vector<std::pair<std::string, std::string>>& rows);
 
   // Progress of a long phase: a name seen for the first time starts it, done == total or end_phase() ends it.
   // In a log: a line at the start, one at the end with the seconds, and one every 30 s between. `unit` is
@@ -83,7 +89,8 @@ class Console {
   void redraw(std::string line, bool always);
   void clear_progress();
   void restore_progress();
-  void say(std::ostream& stream, std::string_view text);
+  void say(std::string_view text);
+  void say_error(std::string_view text);
 
   ConsoleSettings settings_;
   std::optional<Phase> phase_;  // the one in progress

@@ -148,6 +148,7 @@ std::string without_trailing_blanks(const std::string& text) {
     if (c == '\n') result.erase(result.find_last_not_of(' ') + 1);
     result += c;
   }
+  result.erase(result.find_last_not_of('\n') + 1);
   return result;
 }
 

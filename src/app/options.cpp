@@ -189,6 +189,14 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   if (std::find(names.begin(), names.end(), name) != names.end()) {
     result.subcommand = name;
     result.arguments.assign(arguments.begin() + 1, arguments.end());
+    // `help train` is `train --help`.
+    const auto topic = result.subcommand == "help" && arguments.size() > 1
+                           ? std::find(names.begin(), names.end(), arguments[1])
+                           : names.end();
+    if (topic != names.end() && *topic != "help") {
+      result.subcommand = *topic;
+      result.arguments = {"--help"};
+    }
   } else if (name.starts_with("-")) {
     result.problems.push_back(
         fmt::format("'{}' stands where a command is expected, as in ranktune train {} ...", name, name));
@@ -208,11 +216,11 @@ std::string program_help() {
     text += fmt::format("  {:<9} {}\n", subcommand.name, subcommand.summary);
   }
   return text +
-         "\nExample: mpirun -np 2 ranktune train --model_name Qwen/Qwen3-8B --dataset yahma/alpaca-cleaned\n";
+         "\nExample: mpirun -np 2 ranktune train --model_name Qwen/Qwen3-8B --dataset yahma/alpaca-cleaned";
 }
 
 std::string version_text() {
-  return fmt::format("ranktune {} ({})\n", kVersion, kGitRevision);
+  return fmt::format("ranktune {} ({})", kVersion, kGitRevision);
 }
 
 }  // namespace ranktune::app

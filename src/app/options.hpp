@@ -110,7 +110,7 @@ struct ParseResult {
 // `arguments`: what follows `ranktune train`. Reads the --config file, if one is named.
 ParseResult parse_train_options(const std::vector<std::string>& arguments);
 
-// The text of `ranktune train --help`, wrapped to `width` columns (80 at least).
+// The text of `ranktune train --help`, wrapped to `width` columns (80 at least), without the last newline.
 std::string train_help(unsigned width = 100);
 
 // All options with their values, by flag name, for provenance. Never holds hub_token.
@@ -133,7 +133,7 @@ struct CommandLine {
 };
 CommandLine parse_command_line(const std::vector<std::string>& arguments);
 
-// The text of `ranktune help` and of `ranktune version`.
+// The text of `ranktune help` and of `ranktune version`, without the last newline.
 std::string program_help();
 std::string version_text();
 

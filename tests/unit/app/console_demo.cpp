@@ -9,7 +9,9 @@
 
 namespace {
 
-void wait(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+void wait(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
 
 }  // namespace
 
@@ -18,8 +20,9 @@ int main(int argc, char** argv) {
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.05;
   ranktune::app::Console console;
   console.banner({{"model", "Qwen/Qwen3-8B, 8.19 G parameters, bfloat16"},
-                  {"adapter", "LoRA r 16, alpha 16 on q_proj k_proj v_proj o_proj gate_proj up_proj down_proj: 43.6 M "
-                              "parameters train (0.53 %)"},
+                  {"adapter",
+                   "LoRA r 16, alpha 16 on q_proj k_proj v_proj o_proj gate_proj up_proj down_proj: 43.6 M "
+                   "parameters train (0.53 %)"},
                   {"ranks", "2 on 1 host (node07), NCCL"},
                   {"devices", "2 x NVIDIA H200, 139 GiB"},
                   {"dataset", "yahma/alpaca-cleaned: 51,760 rows, 9.2 M tokens"},
