@@ -58,10 +58,10 @@ std::string text_column(const JsonPlace& place, Json& row, const char* column, b
   }
   if (found->is_null() && !required) return {};
   if (!found->is_string()) {
-    const bool has_short_text = found->is_number() || found->is_boolean();
-    json_error(place, fmt::format("column \"{}\" must be a string{}, but is {}{}", column,
-                                  required ? "" : " or null", found->type_name(),
-                                  has_short_text ? " " + found->dump() : ""));
+    const bool is_short = found->is_number() || found->is_boolean();
+    json_error(place,
+               fmt::format("column \"{}\" must be a string{}, but is {}", column, required ? "" : " or null",
+                           is_short ? found->dump() : std::string(found->type_name())));
   }
   return std::move(found->get_ref<std::string&>());
 }
@@ -268,7 +268,9 @@ fs::path rows_file_in(const fs::path& folder) {
     if (found.size() == 1) return found.front();
     if (found.empty()) continue;
     std::string names;
-    for (const auto& file : found) names += (names.empty() ? "" : ", ") + file.filename().string();
+    for (const auto& file : found) {
+      names.append(names.empty() ? "" : ", ").append(file.filename().string());
+    }
     throw UserError(fmt::format("{} holds {} data files ({}); name one of them as the dataset",
                                 place.string(), found.size(), names));
   }

@@ -156,27 +156,13 @@ TEST_F(Hub, ANameThatIsNowhereSaysWhatToRun) {
 
 TEST_F(Hub, WhatLooksLikeAPathIsNotLookedUp) {
   set("HF_HUB_CACHE", root() / "cache");
-  for (const std::string name : {"",
-                                 "./x",
-                                 "../x",
-                                 "/x",
-                                 "a/b/c",
-                                 "a/",
-                                 "/",
-                                 "a//b",
-                                 ".x",
-                                 "x.",
-                                 "-x",
-                                 "a--b",
-                                 "a..b",
-                                 "a b",
-                                 "a\nb",
-                                 "models/\xC3\xA9",
-                                 "rows.json",
-                                 "rows.jsonl",
-                                 "a/rows.parquet",
-                                 "x.git",
-                                 "~/x"}) {
+  for (const std::string name : {"",          "./x",        "../x",
+                                 "/x",        "a/b/c",      "a/",
+                                 "a//b",      ".x",         "x.",
+                                 "-x",        "a--b",       "a..b",
+                                 "a b",       "a\nb",       "models/\xC3\xA9",
+                                 "rows.json", "rows.jsonl", "a/rows.parquet",
+                                 "x.git",     "~/x"}) {
     EXPECT_CONTAINS(user_error([&] { resolve_hub_name(name, HubKind::model); }),
                     "no such folder or file: '" + name + "'");
   }

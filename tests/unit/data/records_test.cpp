@@ -129,7 +129,7 @@ TEST_F(ReadAlpaca, WrongColumnsAreNamed) {
   EXPECT_CONTAINS(error("[{}]"), "columns found: none");
   EXPECT_CONTAINS(error(R"([{"instruction": "i"}])"), R"(no column "output"; columns found: "instruction")");
   EXPECT_CONTAINS(error(R"([{"instruction": "i", "output": 3}])"),
-                  R"(column "output" must be a string, but is number 3)");
+                  R"(column "output" must be a string, but is 3)");
   EXPECT_CONTAINS(error(R"([{"instruction": "i", "output": null}])"),
                   R"(column "output" must be a string, but is null)");
   EXPECT_CONTAINS(error(R"([{"instruction": ["i"], "output": "o"}])"),
