@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <regex>
 #include <span>
@@ -34,15 +35,24 @@ struct Source {
   std::int64_t last_step = std::numeric_limits<std::int64_t>::max();  // rows after it were superseded
 };
 
-struct Sources {
-  std::vector<Source> files;          // oldest first
-  std::vector<std::string> problems;  // a sentence for each segment whose rows are missing
+// A segment, or a table of one, whose rows are missing.
+struct Problem {
+  std::int64_t number = 0;
+  std::string sentence;
+};
 
-  // The last segment that no process will add to: all but an unfinished last one.
+struct Sources {
+  std::vector<Source> files;  // oldest first
+  std::vector<Problem> problems;
+
+  // The last segment up to which all rows are known and no process will add any.
   std::int64_t last_final() const {
-    if (files.empty()) return 0;
-    if (files.back().finished) return files.back().number;
-    return files.size() < 2 ? 0 : files[files.size() - 2].number;
+    std::int64_t last = 0;
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      if (i + 1 < files.size() || files[i].finished) last = files[i].number;
+    }
+    for (const auto& problem : problems) last = std::min(last, problem.number - 1);
+    return last;
   }
 };
 
@@ -106,7 +116,7 @@ Sources gather(const fs::path& output_dir) {
           {path, number, reader.integer("resumed_from_step"), reader.integer("finished") != 0});
       if (number == in_a_row + 1) in_a_row = number;
     } catch (const Failure& failure) {
-      if (number > merged) sources.problems.emplace_back(failure.what());
+      if (number > merged) sources.problems.push_back({number, failure.what()});
     }
   }
   if (in_a_row < merged) {
@@ -143,7 +153,7 @@ void read_valid(const Source& source, const TableSchema& schema,
 // A file that cannot be read becomes a problem; a failure of `take` stays a failure.
 void read_or_report(const Source& source, const TableSchema& schema,
                     const std::function<void(std::span<const std::byte>)>& take,
-                    std::vector<std::string>& problems) {
+                    std::vector<Problem>& problems) {
   std::exception_ptr take_failure;
   try {
     read_valid(source, schema, [&](std::span<const std::byte> records) {
@@ -156,7 +166,7 @@ void read_or_report(const Source& source, const TableSchema& schema,
     });
   } catch (const Failure& failure) {
     if (take_failure) std::rethrow_exception(take_failure);
-    problems.emplace_back(failure.what());
+    problems.push_back({source.number, failure.what()});
   }
 }
 
@@ -211,23 +221,26 @@ void write_root(hid_t file, const Sources& sources, std::int64_t final_events, c
 // All tables into an open metrics.h5. A table that turns out to be damaged on reading becomes a problem of
 // `sources`.
 void write_tables(hid_t file, Sources& sources, const std::string& context) {
-  std::int64_t final_events = 0;
+  std::map<std::int64_t, std::int64_t> events;  // of each source
   for (const auto* schema : all_schemas()) {
     TableWriter table(file, *schema, context);
     for (const auto& source : sources.files) {
       const auto append = [&](std::span<const std::byte> records) {
         table.append(records);
-        if (schema == &events_schema() && source.number <= sources.last_final()) {
-          final_events += static_cast<std::int64_t>(records.size() / schema->record_bytes());
+        if (schema == &events_schema()) {
+          events[source.number] += static_cast<std::int64_t>(records.size() / schema->record_bytes());
         }
       };
       read_or_report(source, *schema, append, sources.problems);
     }
     if (schema == &events_schema()) {
-      for (const auto& problem : sources.problems) table.append(event_record({now(), 0, "warning", problem}));
+      for (const auto& problem : sources.problems)
+        table.append(event_record({now(), 0, "warning", problem.sentence}));
     }
     table.close();
   }
+  std::int64_t final_events = 0;
+  for (const auto& [number, count] : events) final_events += number <= sources.last_final() ? count : 0;
   write_root(file, sources, final_events, context);
 }
 
@@ -258,9 +271,10 @@ std::vector<StepRow> read_steps(const fs::path& output_dir, std::vector<std::str
     if (!records.empty()) std::memcpy(rows.data() + before, records.data(), records.size());
   };
   for (const auto& source : sources.files) read_or_report(source, steps_schema(), take, sources.problems);
-  if (problems == nullptr && !sources.problems.empty()) throw Failure(sources.problems.front());
-  if (problems != nullptr)
-    problems->insert(problems->end(), sources.problems.begin(), sources.problems.end());
+  for (const auto& problem : sources.problems) {
+    if (problems == nullptr) throw Failure(problem.sentence);
+    problems->push_back(problem.sentence);
+  }
   return rows;
 }
 
