@@ -33,6 +33,7 @@ class TemporaryFolder {
   std::filesystem::path write(const std::filesystem::path& name, std::string_view content) const {
     const auto file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
+    std::filesystem::remove(file);  // truncating a file makes some file systems flush it at close
     std::ofstream out(file, std::ios::binary);
     out.write(content.data(), static_cast<std::streamsize>(content.size()));
     out.close();
