@@ -8,6 +8,7 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 // Compiles a function for several instruction sets, chosen when the program is loaded. Not under sanitizers,
@@ -22,7 +23,7 @@
 
 namespace ranktune::kernels {
 
-// exp(x) for x <= 88 to about 1 ulp (tested), exactly 0 below -87 and NaN for NaN; above 88: exp(88). Cody
+// exp(x) to about 1 ulp (tested) within [-87, 88], 0 below, infinity above, NaN for NaN. Cody
 // and Waite's reduction to |r| <= ln(2) / 2, then a polynomial whose coefficients are Cephes' expf (Moshier).
 RT_INLINE float vector_exp(float x) {
   const float above = x > 88.0F ? 88.0F : x;
@@ -41,7 +42,8 @@ RT_INLINE float vector_exp(float x) {
   const std::uint32_t exponent =
       (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(kRound)) + 127U;
   const float scaled = p * std::bit_cast<float>(exponent << 23);
-  return x < -87.0F ? 0.0F : scaled;
+  const float bounded = x > 88.0F ? std::numeric_limits<float>::infinity() : scaled;
+  return x < -87.0F ? 0.0F : bounded;
 }
 
 // body(i) for i in [0, count), each whole on one thread; about `cost` elements of work each.
