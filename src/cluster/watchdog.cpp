@@ -13,7 +13,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -28,6 +28,9 @@ constexpr std::uint64_t kRing = 256;
 constexpr int kPrintedCollectives = 4;
 constexpr int kPrintedRanks = 8;
 constexpr auto kLastResort = seconds(10);
+constexpr std::int64_t kShortestNapNs = 10'000'000;
+constexpr std::int64_t kLongestNapNs = 1'000'000'000;
+constexpr std::int64_t kLooksPerDeadline = 8;
 
 // The monotonic clock, one for all processes of a node.
 std::int64_t now_ns() {
@@ -92,7 +95,7 @@ struct RankState {
     const auto deadline = deadline_ns.load();
     return deadline > 0 && now - last_progress_ns.load() > deadline;
   }
-  auto position() const { return std::make_tuple(started.load(), phases.load(), step.load()); }
+  auto position() const { return std::make_pair(started.load(), phases.load()); }
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "shared between processes");
@@ -167,19 +170,19 @@ void Watchdog::Impl::share_states() {
 }
 
 void Watchdog::Impl::watch() {
-  constexpr auto kLongestNap = std::chrono::nanoseconds(seconds(1));
-  constexpr auto kShortestNap = std::chrono::nanoseconds(std::chrono::milliseconds(10));
+  std::int64_t excused_ns = 0;  // when this rank was last seen to wait for a live one
   std::unique_lock lock(mutex);
   while (!stopping) {
     const auto now = now_ns();
     const auto deadline = mine->deadline_ns.load();
-    auto nap = kLongestNap;
-    if (deadline > 0) {
-      const std::chrono::nanoseconds left(mine->last_progress_ns.load() + deadline - now);
-      nap = std::clamp(left, kShortestNap, kLongestNap);
+    auto nap_ns = deadline > 0 ? mine->last_progress_ns.load() + deadline - now : kLongestNapNs;
+    if (mine->expired(now)) {
+      // The slow one may have come a moment ago, so what they now do together gets a deadline of its own.
+      if (waits_for_a_live_rank(now)) excused_ns = now;
+      if (now - excused_ns > deadline) end_the_job(now);
+      nap_ns = deadline / kLooksPerDeadline;
     }
-    if (mine->expired(now) && !waits_for_a_live_rank(now)) end_the_job(now);
-    changed.wait_for(lock, nap);
+    changed.wait_for(lock, std::chrono::nanoseconds(std::clamp(nap_ns, kShortestNapNs, kLongestNapNs)));
   }
 }
 

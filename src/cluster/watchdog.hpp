@@ -15,10 +15,11 @@ namespace ranktune::cluster {
 // (each rank's state lies in a node-shared window), calls MPI_Abort(1) and, if that does not return within 10
 // s, _exit(1). Where MPI provides less than MPI_THREAD_MULTIPLE it is _exit(1) after the print.
 //
-// A rank that waits for a slower one of its node is not ended while that one still marks progress: waiting is
-// being in a collective, so every wait for other ranks is announced by collective_started. Session's own are
-// announced to the watchdog by themselves. Ranks of other nodes are not seen: a rank that waits for one there
-// is ended by its own deadline, which must therefore be longer than what the other node may take.
+// A rank is not ended while another one of its node that is behind it (in a collective fewer, or a phase)
+// still marks progress: it waits for that one. So every wait for other ranks is announced by
+// collective_started; Session's own are announced to the watchdog by themselves. Ranks of other nodes are not
+// seen (an exchange between the nodes' leaders is not built): a rank that waits for one there is ended by its
+// own deadline, which must therefore be longer than what the other node may take.
 class Watchdog final : public CollectiveObserver {
  public:
   explicit Watchdog(const Session& session);  // collective; throws Failure

@@ -2,6 +2,7 @@
 //   sleeps   rank 1 stops marking progress
 //   stopped  rank 1's whole process is stopped, its watchdog with it
 //   throws   rank 1 alone has an exception, which main ends as the program does
+//   agrees   rank 1's error is agreed on; all end with 2, MPI finalised
 //   hidden   as sleeps, but the others' deadlines are long: rank 1 says so itself
 #include <csignal>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/error.hpp"
 #include "cluster/session.hpp"
 #include "cluster/watchdog.hpp"
 
@@ -31,7 +33,10 @@ void run(const Session& session, const std::string& mode) {
   watchdog.phase("warming up", 5);
   session.barrier();
   const bool patient = mode == "throws" || (mode == "hidden" && session.rank() != 1);
-  watchdog.phase("going in circles", patient ? 60 : 0.7);
+  session.together("starting", [&] {
+    if (mode == "agrees" && session.rank() == 1) throw ranktune::UserError("rank 1 has a wrong input");
+  });
+  watchdog.phase("going in circles", patient ? 60 : 1.0);
   for (int step = 0; step < 5; ++step) {
     watchdog.progress(step);
     if (step == 3 && session.rank() == 1) go_wrong(mode);
@@ -46,6 +51,9 @@ int main(int argc, char** argv) {
     const Session session;
     try {
       run(session, argc > 1 ? argv[1] : "");
+    } catch (const ranktune::cluster::AgreedUserError& error) {
+      if (session.is_root()) std::fprintf(stderr, "agreed: %s\n", error.what());
+      return 2;
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %d: %s\n", session.rank(), error.what());
       MPI_Abort(MPI_COMM_WORLD, 1);

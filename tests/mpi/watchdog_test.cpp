@@ -14,45 +14,51 @@ namespace {
 using ranktune::testing::session;
 using std::chrono::milliseconds;
 
+// Long against what a loaded machine may do to a sleep.
+constexpr double kDeadline = 1.0;
+constexpr auto kLonger = milliseconds(1300);
+
+void be_slow(Watchdog& watchdog) {
+  for (int part = 0; part < 25; ++part) {
+    std::this_thread::sleep_for(milliseconds(100));
+    watchdog.progress(part);
+  }
+}
+
 // These end the job where they fail.
 TEST(Watchdog, LetsProgressPass) {
   Watchdog watchdog(session());
-  watchdog.phase("busy", 0.3);
-  for (int step = 0; step < 8; ++step) {
-    std::this_thread::sleep_for(milliseconds(100));
-    watchdog.progress(step);
-  }
+  watchdog.phase("busy", kDeadline);
+  be_slow(watchdog);
 }
 
 TEST(Watchdog, LetsAnUnwatchedPhaseAndTheTimeAfterStopPass) {
   Watchdog watchdog(session());
   watchdog.phase("unwatched", 0);
-  std::this_thread::sleep_for(milliseconds(300));
-  watchdog.phase("watched", 0.1);
+  std::this_thread::sleep_for(kLonger);
+  watchdog.phase("watched", kDeadline);
   watchdog.stop();
-  std::this_thread::sleep_for(milliseconds(300));
+  std::this_thread::sleep_for(kLonger);
   session().barrier();
 }
 
 TEST(Watchdog, ANewPhaseBeginsWithANewMark) {
   Watchdog watchdog(session());
   watchdog.phase("unwatched", 0);
-  std::this_thread::sleep_for(milliseconds(300));
-  watchdog.phase("watched", 0.2);
+  std::this_thread::sleep_for(kLonger);
+  watchdog.phase("watched", kDeadline);
   std::this_thread::sleep_for(milliseconds(50));
   watchdog.phase(std::string(200, 'x'), 0);
 }
 
+// The others have long passed their deadline when the slow one arrives.
 TEST(Watchdog, WaitsForASlowRankThatMakesProgress) {
   Watchdog watchdog(session());
-  watchdog.phase("one is slow", 0.3);
-  if (session().rank() == session().world_size() - 1) {
-    for (int part = 0; part < 12; ++part) {
-      std::this_thread::sleep_for(milliseconds(100));
-      watchdog.progress();
-    }
+  watchdog.phase("one is slow", kDeadline);
+  for (int round = 0; round < 2; ++round) {
+    if (session().rank() == session().world_size() - 1) be_slow(watchdog);
+    session().together("waiting", [] {});
   }
-  session().together("waiting", [] {});
   watchdog.stop();
 }
 
