@@ -57,5 +57,7 @@ foreach(pair IN ITEMS "pcre2:pcre2-8" "utf8proc:utf8proc")
   endif()
 endforeach()
 
-find_package(GTest REQUIRED)
+if(RANKTUNE_TESTS)
+  find_package(GTest REQUIRED)
+endif()
 find_package(Python3 REQUIRED COMPONENTS Interpreter)

@@ -1,1 +1,104 @@
-int main() { return 0; }
+// The only place that decides between a clean end and MPI_Abort.
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "app/console.hpp"
+#include "app/options.hpp"
+#include "app/train_command.hpp"
+#include "base/error.hpp"
+#include "cluster/session.hpp"
+#include "cluster/signals.hpp"
+
+namespace {
+
+using namespace ranktune;
+
+constexpr int kFailed = 1;
+constexpr int kWrongInput = 2;
+
+void print_error(const std::vector<std::string>& sentences) { app::Console().error(sentences); }
+
+// The command under MPI. What all ranks agreed on is said by rank 0 and ends with a common code; what went wrong here
+// alone is said here, and MPI_Abort ends the others, which may be waiting for this rank.
+int run_under_mpi(const std::function<int(const cluster::Session&)>& command) {
+  const cluster::Session session;
+  const auto abort = [&](int code, const std::string& text) -> int {
+    print_error({fmt::format("rank {} on {}: {}", session.rank(),
+                             session.hosts()[static_cast<std::size_t>(session.rank())], text)});
+    MPI_Abort(session.world(), code);
+    std::_Exit(code);
+  };
+  try {
+    return command(session);
+  } catch (const cluster::AgreedUserError& error) {
+    if (session.is_root()) print_error(error.sentences());
+    return kWrongInput;
+  } catch (const cluster::AgreedError& error) {
+    if (session.is_root()) print_error({error.what()});
+    return kFailed;
+  } catch (const cluster::StopRequested& stop) {
+    if (session.is_root()) app::Console().note(fmt::format("stopped by {} before the first step", cluster::describe(stop.reason)));
+    return cluster::exit_code(stop.reason);
+  } catch (const UserError& error) {
+    return abort(kWrongInput, error.what());
+  } catch (const std::exception& error) {
+    return abort(kFailed, error.what());
+  }
+}
+
+int dispatch(const std::vector<std::string>& arguments, const std::string& command_line) {
+  const app::CommandLine command = app::parse_command_line(arguments);
+  if (!command.problems.empty()) {
+    print_error(command.problems);
+    return kWrongInput;
+  }
+  if (command.subcommand == "version") {
+    std::puts(app::version_text().c_str());
+    return 0;
+  }
+  if (command.subcommand == "help") {
+    std::puts(app::program_help().c_str());
+    return 0;
+  }
+  // Help needs no MPI, and works where MPI cannot start.
+  const app::ParseResult parsed = app::parse_train_options(command.arguments);
+  if (parsed.help || parsed.version) {
+    std::puts(parsed.help ? app::train_help().c_str() : app::version_text().c_str());
+    return 0;
+  }
+  cluster::refuse_launch_without_mpi();
+  return run_under_mpi([&](const cluster::Session& session) {
+    return app::run_train(session, command.arguments, command_line);
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  cluster::block_signals();
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::string command_line = argv[0];
+  for (const std::string& argument : arguments) command_line += " " + argument;
+  int code = kFailed;
+  try {
+    code = dispatch(arguments, command_line);
+  } catch (const cluster::AgreedFailure& failure) {
+    code = failure.exit_code;
+  } catch (const UserError& error) {
+    print_error(error.sentences());
+    code = kWrongInput;
+  } catch (const std::exception& error) {
+    print_error({error.what()});
+  }
+  // Static destructors of the libraries are skipped: everything of ours is closed, and theirs may wait for devices.
+  std::fflush(nullptr);
+  std::_Exit(code);
+}

@@ -84,9 +84,7 @@ void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadP
     if (slot.is_norm) {
       slot.destination.fill_(1.0);
     } else {
-      at::Tensor values = at::empty(slot.destination.sizes(), slot.destination.options());
-      kernels::dummy_normal(values, static_cast<float>(decoder.config().initializer_range), seed, stream);
-      slot.destination.copy_(values);
+      kernels::dummy_normal(slot.destination, static_cast<float>(decoder.config().initializer_range), seed, stream);
     }
     ++stream;
     filled += slot.destination.nbytes();

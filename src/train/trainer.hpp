@@ -94,6 +94,7 @@ class Trainer {
   std::int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
   // The trained matrices on the host, with PEFT's names; rank 0.
   exporting::Adapter adapter();
+  const at::Tensor& master() { return engine_.buffers().master; }
 
  private:
   std::vector<data::PassBatch> passes_of(std::int64_t step) const;

@@ -1,0 +1,120 @@
+#include "app/inputs.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/error.hpp"
+#include "data/hub.hpp"
+#include "train/loading.hpp"
+
+namespace ranktune::app {
+namespace {
+
+// Runs a check and keeps its sentences; true when it found nothing.
+bool passes(std::vector<std::string>& problems, const std::function<void()>& check) {
+  try {
+    check();
+    return true;
+  } catch (const UserError& error) {
+    problems.insert(problems.end(), error.sentences().begin(), error.sentences().end());
+    return false;
+  }
+}
+
+model::LoraConfig lora_config(const exporting::AdapterConfig& adapter) {
+  model::LoraConfig lora;
+  lora.r = adapter.r;
+  lora.alpha = adapter.lora_alpha;
+  lora.rslora = adapter.use_rslora;
+  lora.dropout = adapter.lora_dropout;
+  for (std::size_t i = 0; i < model::kProjectionNames.size(); ++i) {
+    lora.targets[i] = std::find(adapter.target_modules.begin(), adapter.target_modules.end(),
+                                model::kProjectionNames[i]) != adapter.target_modules.end();
+  }
+  return lora;
+}
+
+exporting::AdapterConfig adapter_of_options(const TrainOptions& options) {
+  exporting::AdapterConfig adapter;
+  adapter.base_model_name_or_path = options.model_name;
+  adapter.r = options.r;
+  adapter.lora_alpha = static_cast<double>(options.lora_alpha);
+  adapter.lora_dropout = options.lora_dropout;
+  adapter.use_rslora = options.use_rslora;
+  adapter.target_modules = options.target_modules;
+  return adapter;
+}
+
+// An explicit flag that contradicts the adapter to start from is refused: neither is silently changed.
+void refuse_contradictions(const TrainOptions& options, const exporting::AdapterConfig& adapter) {
+  const exporting::AdapterConfig asked = adapter_of_options(options);
+  std::vector<std::string> problems;
+  const auto compare = [&](const char* flag, const auto& wanted, const auto& found) {
+    if (!options.is_explicit(flag) || wanted == found) return;
+    problems.push_back(fmt::format("--{} {} contradicts the adapter of --init_adapter, which has {}; leave the flag out",
+                                   flag, wanted, found));
+  };
+  compare("r", asked.r, adapter.r);
+  compare("lora_alpha", asked.lora_alpha, adapter.lora_alpha);
+  compare("lora_dropout", asked.lora_dropout, adapter.lora_dropout);
+  compare("use_rslora", asked.use_rslora, adapter.use_rslora);
+  const auto joined = [](std::vector<std::string> modules) {
+    std::sort(modules.begin(), modules.end());
+    return fmt::format("{}", fmt::join(modules, ","));
+  };
+  compare("target_modules", joined(asked.target_modules), joined(adapter.target_modules));
+  if (!problems.empty()) throw UserError(problems);
+}
+
+void check_vocabulary(const data::Tokenizer& tokenizer, const model::ModelConfig& model,
+                      const std::filesystem::path& folder) {
+  if (tokenizer.vocab_size() > model.vocab_size) {
+    throw UserError(fmt::format("{}: the tokenizer has ids up to {}, but config.json has vocab_size = {}; they do not "
+                                "belong together",
+                                folder.string(), tokenizer.vocab_size() - 1, model.vocab_size));
+  }
+  if (!tokenizer.eos_token()) {
+    throw UserError(folder.string() + ": tokenizer_config.json names no eos_token, with which every prompt has to end");
+  }
+}
+
+}  // namespace
+
+Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems) {
+  Inputs inputs;
+  const bool model_found = passes(
+      problems, [&] { inputs.model_folder = data::resolve_hub_name(options.model_name, data::HubKind::model); });
+  if (model_found) {
+    const bool config_good = passes(problems, [&] { inputs.model = model::read_model_config(inputs.model_folder); });
+    const bool tokenizer_good =
+        passes(problems, [&] { inputs.tokenizer = data::Tokenizer::from_folder(inputs.model_folder); });
+    if (config_good && tokenizer_good) {
+      passes(problems, [&] { check_vocabulary(*inputs.tokenizer, inputs.model, inputs.model_folder); });
+    }
+    if (options.load_format != "dummy") {
+      passes(problems, [&] {
+        inputs.weights = std::make_unique<model::WeightFiles>(inputs.model_folder);
+        if (config_good) train::check_weights(inputs.model, *inputs.weights);
+      });
+    }
+  }
+  passes(problems, [&] {
+    inputs.records = data::read_alpaca(data::resolve_hub_name(options.dataset, data::HubKind::dataset));
+  });
+  inputs.adapter = adapter_of_options(options);
+  if (options.init_adapter) {
+    passes(problems, [&] {
+      inputs.init_adapter = data::resolve_hub_name(*options.init_adapter, data::HubKind::model);
+      inputs.adapter = exporting::read_adapter_config(*inputs.init_adapter);
+      inputs.adapter.base_model_name_or_path = options.model_name;
+      refuse_contradictions(options, inputs.adapter);
+    });
+  }
+  inputs.lora = lora_config(inputs.adapter);
+  return inputs;
+}
+
+}  // namespace ranktune::app

@@ -1,0 +1,35 @@
+// Everything a training run reads, found and checked before any of it is loaded onto a device.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/options.hpp"
+#include "data/records.hpp"
+#include "data/tokenizer.hpp"
+#include "export/adapter.hpp"
+#include "model/config.hpp"
+#include "model/lora.hpp"
+#include "model/weights.hpp"
+
+namespace ranktune::app {
+
+struct Inputs {
+  std::filesystem::path model_folder;
+  model::ModelConfig model;
+  std::optional<data::Tokenizer> tokenizer;
+  std::unique_ptr<model::WeightFiles> weights;  // null with --load_format dummy
+  data::Records records;
+  std::optional<std::filesystem::path> init_adapter;
+  model::LoraConfig lora;
+  exporting::AdapterConfig adapter;  // what adapter_config.json will say
+};
+
+// Finds and checks model, tokenizer, weights' headers, dataset and adapter. Every problem found is added to `problems`
+// as a sentence; the result is complete only where none was added.
+Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
+
+}  // namespace ranktune::app

@@ -1,0 +1,412 @@
+#include "app/train_command.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "app/inputs.hpp"
+#include "app/options.hpp"
+#include "app/run_directory.hpp"
+#include "app/run_record.hpp"
+#include "app/train_display.hpp"
+#include "base/error.hpp"
+#include "base/file.hpp"
+#include "cluster/devices.hpp"
+#include "cluster/signals.hpp"
+#include "cluster/watchdog.hpp"
+#include "store/atomic_directory.hpp"
+#include "train/dataset.hpp"
+#include "train/loading.hpp"
+#include "train/output.hpp"
+#include "train/trainer.hpp"
+
+namespace ranktune::app {
+namespace {
+
+constexpr double kLoadDeadline = 600;  // seconds without a sign of progress while reading and tokenising
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Threads for CPU arithmetic: OMP_NUM_THREADS where the user set it, else this rank's share of the CPUs.
+int choose_threads(const cluster::Session& session) {
+  const char* asked = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): nobody writes it
+  if (asked == nullptr || *asked == '\0') at::set_num_threads(session.allowed_cpus());
+  return at::get_num_threads();
+}
+
+// One run of the command; members in the order in which they come to be, so that they go in the reverse one.
+class TrainRun {
+ public:
+  TrainRun(const cluster::Session& session, TrainOptions options, std::string command_line)
+      : session_(session),
+        options_(std::move(options)),
+        command_line_(std::move(command_line)),
+        started_(steady_seconds()),
+        signals_(static_cast<double>(options_.max_time.value_or(0)), started_),
+        watchdog_(session),
+        display_(session) {}
+
+  int run();
+
+ private:
+  void check();
+  void open_directory();
+  void choose_device_and_communicator();
+  void read_dataset();
+  void show_banner();
+  void load_model();
+  void open_records();
+  void prepare_start();
+  void restore(std::int64_t step);
+  void export_results();
+  void finish(cluster::StopReason reason);
+  void stop_together(const char* phase);
+  train::TrainSettings settings() const;
+  std::int64_t global_batch() const {
+    return options_.per_device_train_batch_size * options_.gradient_accumulation_steps * session_.world_size();
+  }
+
+  const cluster::Session& session_;
+  TrainOptions options_;
+  std::string command_line_;
+  double started_;
+  cluster::SignalWatcher signals_;
+  cluster::Watchdog watchdog_;
+  TrainDisplay display_;
+  Inputs inputs_;
+  std::unique_ptr<store::RunLock> lock_;  // rank 0
+  cluster::DeviceChoice device_;
+  int threads_ = 1;
+  std::string dtype_;
+  std::unique_ptr<cluster::Communicator> communicator_;
+  std::string dataset_key_;
+  data::TokenStore store_;
+  std::int64_t total_steps_ = 0;
+  nlohmann::json recipe_;
+  nlohmann::json bits_;
+  StartPoint start_;
+  std::optional<store::Checkpoint> checkpoint_;  // rank 0, while resuming
+  std::unique_ptr<model::Decoder> decoder_;
+  std::unique_ptr<store::MetricsWriter> metrics_;  // rank 0
+  std::unique_ptr<train::IoThread> io_;            // rank 0
+  std::unique_ptr<train::Trainer> trainer_;
+};
+
+void TrainRun::check() {
+  watchdog_.phase("checking the input", kLoadDeadline);
+  session_.together("checking the input", [&] {
+    std::vector<std::string> problems;
+    inputs_ = check_inputs(options_, problems);
+    if (session_.is_root()) check_directories(options_, problems);
+    if (!problems.empty()) throw UserError(problems);
+  });
+}
+
+void TrainRun::open_directory() {
+  session_.together("opening the output directory", [&] {
+    if (!session_.is_root()) return;
+    lock_ = std::make_unique<store::RunLock>(options_.output_dir);
+    store::remove_stale_temporaries(options_.output_dir);
+  });
+}
+
+void TrainRun::choose_device_and_communicator() {
+  watchdog_.phase("starting the devices", kLoadDeadline);
+  threads_ = choose_threads(session_);
+  session_.together("choosing devices", [&] {
+    cluster::prepare_environment(session_, options_.allow_shared_gpu);
+    device_ = cluster::choose_device(session_, options_.device, options_.allow_shared_gpu);
+    if (!device_.cuda && options_.dtype == "bfloat16") {
+      throw UserError("--dtype bfloat16 needs a GPU, and this run is on the CPU; leave the flag out or use float32");
+    }
+    dtype_ = options_.dtype != "auto" ? options_.dtype : device_.cuda ? "bfloat16" : "float32";
+    communicator_ = device_.cuda ? cluster::make_nccl_communicator(session_) : cluster::make_mpi_communicator(session_);
+  });
+}
+
+void TrainRun::read_dataset() {
+  watchdog_.phase("tokenising", kLoadDeadline);
+  data::TokenizeOptions how;
+  how.prompt_template = options_.prompt_template == "alpaca" ? data::PromptTemplate::alpaca : data::PromptTemplate::unsloth;
+  how.max_seq_length = options_.max_seq_length;
+  how.threads = session_.allowed_cpus();
+  dataset_key_ = data::token_cache_key(inputs_.records, *inputs_.tokenizer, how);
+  const auto rows = static_cast<std::int64_t>(inputs_.records.rows.size());
+  display_.begin("tokenising", "rows");
+  auto result = train::tokenised_dataset(session_, inputs_.records, *inputs_.tokenizer, how,
+                                         cache_directory(std::filesystem::path(options_.output_dir) / ".cache"),
+                                         [&](std::int64_t done) {
+                                           watchdog_.progress();
+                                           signals_.poll();
+                                           display_.progress(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(rows));
+                                         });
+  display_.end(result.from_cache ? "from the cache" : "");
+  if (!result.warning.empty()) display_.warning("the token cache was not written: " + result.warning);
+  store_ = std::move(result.store);
+  inputs_.records.rows = {};
+  session_.together("counting the samples", [&] {
+    if (store_.samples() == 0) {
+      throw UserError(fmt::format("no row of {} has a token to train on within --max_seq_length {}; use a larger one",
+                                  options_.dataset, options_.max_seq_length));
+    }
+  });
+  const std::int64_t per_epoch = data::SampleOrder(store_.samples(), global_batch(), 0, false).steps_per_epoch();
+  total_steps_ = options_.max_steps;
+  if (options_.max_steps <= 0) {
+    total_steps_ = static_cast<std::int64_t>(std::ceil(*options_.num_train_epochs * static_cast<double>(per_epoch)));
+  }
+}
+
+train::TrainSettings TrainRun::settings() const {
+  train::TrainSettings settings;
+  settings.micro_batch = options_.per_device_train_batch_size;
+  settings.accumulation = options_.gradient_accumulation_steps;
+  settings.total_steps = total_steps_;
+  settings.schedule = {train::parse_schedule(options_.lr_scheduler_type), options_.learning_rate,
+                       warmup_steps_of(options_, total_steps_), total_steps_};
+  settings.optimizer.adamw.weight_decay = options_.weight_decay;
+  settings.optimizer.max_grad_norm = options_.max_grad_norm;
+  settings.seed = static_cast<std::uint64_t>(options_.seed);
+  settings.shuffle = options_.shuffle;
+  settings.save_steps = options_.save_steps;
+  settings.save_total_limit = options_.save_total_limit.value_or(0);
+  settings.output_dir = options_.output_dir;
+  settings.tokenizer_folder = inputs_.model_folder;
+  settings.adapter = inputs_.adapter;
+  settings.recipe = recipe_;
+  settings.bits = bits_;
+  return settings;
+}
+
+void TrainRun::prepare_start() {
+  recipe_ = recipe_of(options_, inputs_, dataset_key_, dtype_, global_batch(), total_steps_);
+  bits_ = bits_of(session_, device_, *communicator_, options_, threads_);
+  std::string message;
+  session_.together("finding where to start", [&] {
+    if (!session_.is_root()) return;
+    start_ = find_start(options_, recipe_, total_steps_, checkpoint_);
+    message = to_text(start_);
+  });
+  session_.broadcast(message);
+  start_ = start_point(message);
+  for (const std::string& note : start_.notes) display_.warning(note);
+}
+
+void TrainRun::show_banner() {
+  const std::int64_t layout_parameters = model::make_flat_layout(inputs_.model, inputs_.lora).parameters;
+  RunFacts facts;
+  facts.options = &options_;
+  facts.inputs = &inputs_;
+  facts.trainable = layout_parameters;
+  facts.store = &store_;
+  facts.device = &device_;
+  facts.threads = threads_;
+  facts.dtype = dtype_;
+  facts.communicator = communicator_->name();
+  facts.total_steps = total_steps_;
+  facts.global_batch = global_batch();
+  facts.start_step = start_.step;
+  display_.banner(facts);
+}
+
+// A stop asked for on any rank, while all of them are at the same place: all leave together.
+void TrainRun::stop_together(const char* phase) {
+  session_.together(phase, [&] { signals_.poll(); });
+}
+
+void TrainRun::load_model() {
+  watchdog_.phase("loading the model", kLoadDeadline);
+  session_.together("making room for the model", [&] {
+    model::DecoderOptions how;
+    how.device = device_.cuda ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_.index)) : at::Device(at::kCPU);
+    how.dtype = dtype_ == "bfloat16" ? at::kBFloat16 : at::kFloat;
+    how.max_positions = options_.max_seq_length;
+    how.dropout_seed = static_cast<std::uint64_t>(options_.random_state);
+    decoder_ = std::make_unique<model::Decoder>(inputs_.model, inputs_.lora, how);
+  });
+  const std::uint64_t all = inputs_.weights ? inputs_.weights->total_bytes() : 0;
+  display_.begin("loading", "bytes");
+  const auto progress = [&](std::uint64_t done) {
+    watchdog_.progress();
+    stop_together("loading the model");
+    display_.progress(done, std::max(all, done));
+  };
+  if (inputs_.weights) {
+    train::load_weights(*decoder_, *inputs_.weights, *communicator_, progress);
+  } else {
+    train::fill_dummy_weights(*decoder_, static_cast<std::uint64_t>(options_.random_state), progress);
+  }
+  display_.end("");
+  inputs_.weights.reset();
+}
+
+void TrainRun::open_records() {
+  const auto devices = session_.gather_all(device_.name + (device_.uuid.empty() ? "" : " " + device_.uuid));
+  session_.together("opening metrics", [&] {
+    if (!session_.is_root()) return;
+    const auto provenance = provenance_of(session_, device_, *communicator_, options_, devices, inputs_.records.digest,
+                                          command_line_, recipe_);
+    metrics_ = std::make_unique<store::MetricsWriter>(options_.output_dir, start_.step, provenance);
+    if (!metrics_->fallback_reason().empty()) display_.warning(metrics_->fallback_reason());
+    metrics_->write(store::EventRow{wall_seconds(), start_.step, start_.resumes() ? "resume" : "start",
+                                    start_.resumes() ? start_.checkpoint.filename().string() : ""});
+    for (const std::string& note : start_.notes) {
+      metrics_->write(store::EventRow{wall_seconds(), start_.step, "warning", note});
+    }
+    if (store_.skipped > 0) {
+      metrics_->write(store::EventRow{wall_seconds(), start_.step, "skipped_samples",
+                                      fmt::format("{} rows without a target", store_.skipped)});
+    }
+    io_ = std::make_unique<train::IoThread>([this] { lock_->refresh(); });
+  });
+}
+
+void TrainRun::restore(std::int64_t step) {
+  std::vector<std::vector<float>> arrays;
+  std::string bits;
+  session_.together("restoring the checkpoint", [&] {
+    if (!session_.is_root()) return;
+    for (const char* name : {"parameters", "exp_avg", "exp_avg_sq"}) {
+      arrays.push_back(checkpoint_->array(name));
+      if (static_cast<std::int64_t>(arrays.back().size()) != decoder_->layout().elements) {
+        throw UserError(fmt::format("{}: {} has {} elements, but this model needs {}", start_.checkpoint.string(), name,
+                                    arrays.back().size(), decoder_->layout().elements));
+      }
+    }
+    bits = checkpoint_->bits.dump();
+    checkpoint_.reset();
+  });
+  trainer_->resume(step, arrays);
+
+  session_.broadcast(bits);
+  nlohmann::json was = nlohmann::json::parse(bits);
+  const nlohmann::json plan = was.value("plan", nlohmann::json());
+  was.erase("plan");
+  for (const std::string& difference : differences(was, bits_)) {
+    const std::string note = "not bit-exact: " + difference;
+    display_.warning(note);
+    if (session_.is_root()) metrics_->write(store::EventRow{wall_seconds(), step, "warning", note});
+  }
+  if (was.value("world_size", 0) != session_.world_size() || !plan.is_object() ||
+      was.value("gradient_accumulation_steps", 0) != options_.gradient_accumulation_steps) {
+    return;
+  }
+  train::MemoryPlan same;
+  same.recompute = plan.value("recompute", false);
+  same.max_tokens_per_pass = plan.value("max_tokens_per_pass", std::int64_t{0});
+  same.reserved_tokens = plan.value("reserved_tokens", std::int64_t{1});
+  same.reason = "as in the checkpoint";
+  trainer_->adopt(same);
+  start_.plan_adopted = true;
+}
+
+void TrainRun::export_results() {
+  watchdog_.phase("exporting", 3600);
+  display_.note("saving the adapter" + std::string(options_.save_model ? " and " + options_.save_path : ""));
+  const bool merged = options_.save_model && options_.save_method == "merged_16bit";
+  session_.together("exporting", [&] {
+    if (!session_.is_root()) return;
+    const auto adapter = trainer_->adapter();
+    train::save_adapter(std::filesystem::path(options_.output_dir) / "adapter", adapter, inputs_.model_folder);
+    if (merged) train::save_merged(options_.save_path, *decoder_, trainer_->master(), inputs_.model_folder);
+    if (options_.save_model && !merged) train::save_adapter(options_.save_path, adapter, inputs_.model_folder);
+  });
+}
+
+void TrainRun::finish(cluster::StopReason reason) {
+  watchdog_.phase("closing files", kLoadDeadline);
+  session_.together("closing files", [&] {
+    if (!session_.is_root()) return;
+    const bool whole = reason == cluster::StopReason::none;
+    const std::string why = whole ? "done" : fmt::format("stopped by {}", cluster::describe(reason));
+    io_->submit([&] {
+      metrics_->write(store::EventRow{wall_seconds(), trainer_->steps_done(), whole ? "end" : "signal", why});
+      metrics_->close();
+    });
+    io_->drain();
+    io_.reset();
+    display_.summary(options_, reason, trainer_->steps_done(), total_steps_, steady_seconds() - started_);
+  });
+  signals_.ignore_from_now_on();
+  trainer_.reset();
+  decoder_.reset();
+  if (device_.cuda) at::cuda::device_synchronize();
+  communicator_->close();
+  watchdog_.stop();
+  lock_.reset();
+}
+
+int TrainRun::run() {
+  const c10::InferenceMode no_autograd;
+  check();
+  open_directory();
+  choose_device_and_communicator();
+  read_dataset();
+  prepare_start();
+  if (start_.kind == StartPoint::Kind::all_done) {
+    display_.note(fmt::format("nothing to do: {} holds the finished run", options_.output_dir));
+    communicator_->close();
+    watchdog_.stop();
+    return 0;
+  }
+  show_banner();
+  load_model();
+  open_records();
+
+  train::TrainEnvironment environment{session_,      *communicator_,   signals_,    watchdog_,
+                                      io_.get(),     metrics_.get(),   lock_.get(), &display_};
+  trainer_ = std::make_unique<train::Trainer>(settings(), *decoder_, store_, environment);
+  if (start_.resumes()) {
+    restore(start_.step);
+  } else if (inputs_.init_adapter) {
+    session_.together("reading the adapter",
+                      [&] { trainer_->start_from(exporting::read_adapter(*inputs_.init_adapter)); });
+  } else {
+    trainer_->start_fresh(static_cast<std::uint64_t>(options_.random_state));
+  }
+  if (!start_.plan_adopted && start_.step < total_steps_) {
+    const std::string& mode = options_.use_gradient_checkpointing;
+    const auto recompute = mode == "true"    ? train::Recompute::always
+                           : mode == "false" ? train::Recompute::never
+                                             : train::Recompute::automatic;
+    session_.together("planning memory",
+                      [&] { display_.plan(trainer_->plan(recompute, options_.max_tokens_per_pass.value_or(0))); });
+  }
+
+  const cluster::StopReason reason = trainer_->run();
+  if (reason == cluster::StopReason::none) export_results();
+  finish(reason);
+  return cluster::exit_code(reason);
+}
+
+}  // namespace
+
+int run_train(const cluster::Session& session, const std::vector<std::string>& arguments,
+              const std::string& command_line) {
+  const ParseResult parsed = parse_train_options(arguments);
+  if (!parsed.problems.empty()) {
+    // What can be checked all the same is checked, so that all problems are reported together.
+    session.together("reading the command line", [&] {
+      std::vector<std::string> problems = parsed.problems;
+      check_inputs(parsed.options, problems);
+      throw UserError(problems);
+    });
+  }
+  return TrainRun(session, parsed.options, command_line).run();
+}
+
+}  // namespace ranktune::app
