@@ -138,7 +138,7 @@ void JsonScanner::step_over_string() {
     }
   }
   line_ = start;
-  fail("the text ends inside a string");
+  fail(fmt::format("the {} ends inside a string", extent_));
 }
 
 void JsonScanner::step_over_brackets() {
@@ -173,7 +173,7 @@ void JsonScanner::step_over_brackets() {
     ++position_;
   }
   line_ = start;
-  fail("what starts here is never closed: the text ends inside it");
+  fail(fmt::format("what starts here is not closed before the {} ends", extent_));
 }
 
 void JsonScanner::step_over_word() {

@@ -37,7 +37,9 @@ class JsonScanner {
  public:
   static constexpr std::size_t kMaxDepth = 128;
 
-  JsonScanner(std::string_view file, JsonSpan span) : file_(file), text_(span.text), line_(span.line) {}
+  // `extent` is what the span is, for messages: a value may end before "the file" or "the line" does.
+  JsonScanner(std::string_view file, JsonSpan span, std::string_view extent = "file")
+      : file_(file), extent_(extent), text_(span.text), line_(span.line) {}
 
   // The next character that is not white space, '\0' at the end; nothing is consumed but the space before it.
   char peek();
@@ -60,6 +62,7 @@ class JsonScanner {
   void step_over_word();
 
   std::string_view file_;
+  std::string_view extent_;
   std::string_view text_;
   std::size_t position_ = 0;
   std::int64_t line_;

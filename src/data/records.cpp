@@ -130,10 +130,6 @@ std::vector<JsonSpan> array_rows(JsonScanner& scanner) {
   return rows;
 }
 
-void expect_end(JsonScanner& scanner) {
-  if (!scanner.at_end()) scanner.fail_expected("the end of the file");
-}
-
 // The value of `key` in the object that the span holds; of several the last, as JSON parsers do.
 std::optional<JsonSpan> member(std::string_view file, const JsonSpan& object, std::string_view key) {
   JsonScanner scanner(file, object);
@@ -156,7 +152,7 @@ std::vector<JsonSpan> line_rows(std::string_view file, std::string_view text) {
   std::int64_t line = 0;
   while (!text.empty()) {
     const auto length = std::min(text.find('\n'), text.size());
-    JsonScanner scanner(file, {text.substr(0, length), ++line});
+    JsonScanner scanner(file, {text.substr(0, length), ++line}, "line");
     text.remove_prefix(std::min(length + 1, text.size()));
     if (scanner.at_end()) continue;
     scanner.set_row(static_cast<std::int64_t>(rows.size()) + 1);
@@ -166,17 +162,12 @@ std::vector<JsonSpan> line_rows(std::string_view file, std::string_view text) {
   return rows;
 }
 
-// Whether the first line is a row of its own with more to come: JSON Lines under the name .json.
-bool looks_like_lines(std::string_view text) {
-  const auto first_line = text.substr(0, text.find('\n'));
-  const auto rest = text.substr(first_line.size());
-  return Json::accept(first_line) && rest.find('{') != std::string_view::npos;
-}
-
-// One object: rows under "data", or a single row.
-std::vector<JsonSpan> object_rows(std::string_view file, JsonScanner& scanner) {
+// What begins with an object: rows under "data", a single row, or (the name .json notwithstanding) JSON
+// Lines.
+std::vector<JsonSpan> object_rows(std::string_view file, std::string_view text) {
+  JsonScanner scanner(file, {text, 1});
   const auto object = scanner.value();
-  expect_end(scanner);
+  if (!scanner.at_end()) return line_rows(file, text);
   const auto data = member(file, object, "data");
   if (!data || data->text.front() != '[') return {object};
   JsonScanner inside(file, *data);
@@ -185,14 +176,13 @@ std::vector<JsonSpan> object_rows(std::string_view file, JsonScanner& scanner) {
 
 std::vector<JsonSpan> find_rows(const fs::path& path, std::string_view file, std::string_view text) {
   JsonScanner scanner(file, {text, 1});
-  const char first = scanner.peek();
-  if (first == '[') {
+  if (scanner.peek() == '[') {
     auto rows = array_rows(scanner);
-    expect_end(scanner);
+    if (!scanner.at_end()) scanner.fail_expected("the end of the file");
     return rows;
   }
-  if (path.extension() == ".jsonl" || (first == '{' && looks_like_lines(text))) return line_rows(file, text);
-  if (first == '{') return object_rows(file, scanner);
+  if (path.extension() == ".jsonl") return line_rows(file, text);
+  if (scanner.peek() == '{') return object_rows(file, text);
   scanner.fail_expected("an array of rows");
 }
 
@@ -259,7 +249,8 @@ std::vector<fs::path> files_in(const fs::path& folder) {
 fs::path rows_file_in(const fs::path& folder) {
   std::string parquet;
   for (const auto& place : {folder, folder / "data"}) {
-    if (!fs::is_directory(place)) continue;
+    std::error_code ignored;
+    if (!fs::is_directory(place, ignored)) continue;
     std::vector<fs::path> found;
     for (const auto& file : files_in(place)) {
       if (is_rows_file(file)) found.push_back(file);

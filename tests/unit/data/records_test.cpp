@@ -89,9 +89,9 @@ TEST_F(ReadAlpaca, MalformedRowsAreNamedByRowAndLine) {
   EXPECT_CONTAINS(error("[" + kGood + ",\n]"), "row 2, line 2: expected a value, found ']'");
   EXPECT_CONTAINS(error("[" + kGood + ",\n{\"instruction\": [}]"), "row 2, line 2: expected ']', found '}'");
   EXPECT_CONTAINS(error("[" + kGood + ",\n{\"instruction\": \"i\",\n"),
-                  "row 2, line 2: what starts here is never closed");
+                  "row 2, line 2: what starts here is not closed before the file ends");
   EXPECT_CONTAINS(error("[" + kGood + ",\n\n{\"instruction\": \"i"),
-                  "row 2, line 3: the text ends inside a string");
+                  "row 2, line 3: the file ends inside a string");
   EXPECT_CONTAINS(error("[" + kGood + ",\n"), "row 2, line 2: expected a value, found the end");
   EXPECT_CONTAINS(error("[" + kGood + "\n"),
                   "row 1, line 2: expected ',' or ']' after the row, found the end");
@@ -106,12 +106,16 @@ TEST_F(ReadAlpaca, MalformedLinesAreNamedByRowAndLine) {
   EXPECT_CONTAINS(error(kGood + "\n\n{\"instruction\": nul}\n", "rows.jsonl"),
                   "row 2, line 3: not valid JSON: ");
   EXPECT_CONTAINS(error(kGood + "\n{\"instruction\": \"i\",\n\"output\": \"o\"}\n", "rows.jsonl"),
-                  "row 2, line 2: what starts here is never closed");
+                  "row 2, line 2: what starts here is not closed before the line ends");
   EXPECT_CONTAINS(error(kGood + "\n" + kGood + " " + kGood, "rows.jsonl"),
                   "row 2, line 2: expected the end of the line");
   EXPECT_CONTAINS(error(kGood + "\n" + kGood + ",\n", "rows.jsonl"),
                   "row 2, line 2: expected the end of the line");
   EXPECT_CONTAINS(error(kGood + "\n7\n", "rows.jsonl"), "row 2, line 2: expected an object, found a number");
+  // The same under the name .json.
+  EXPECT_CONTAINS(error("{\"instruction\": nul}\n" + kGood), "row 1, line 1: not valid JSON: ");
+  EXPECT_CONTAINS(error(kGood + "\n" + kGood + "]\n"), "row 2, line 2: expected the end of the line");
+  EXPECT_CONTAINS(error("{\"instruction\": [}\n" + kGood), "line 1: expected ']', found '}'");
 }
 
 // The library's own positions count from the row's start and would mislead.
