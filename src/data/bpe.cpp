@@ -293,25 +293,26 @@ bool Bpe::add_byte_symbols(std::string_view text, std::vector<std::int32_t>& sym
 // As in the reference, an unknown character waits until a known one follows (so that fuse_unk can join it
 // with the next), and byte tokens do not end that waiting.
 void Bpe::add_symbols(std::string_view word, Scratch& scratch) const {
-  std::optional<std::int32_t> waiting;
+  constexpr std::int32_t kNothing = -1;
+  std::int32_t waiting = kNothing;
   const bool plain = options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
   for (std::size_t end = 0; end < word.size();) {
     const std::size_t begin = end;
     const char32_t c = next_code_point(word, end);
     const std::int32_t id = plain ? character_id(c) : symbol_of(word, begin, end, scratch.text);
     if (id >= 0) {
-      if (waiting) scratch.symbols.push_back(*waiting);
-      waiting.reset();
+      if (waiting != kNothing) scratch.symbols.push_back(waiting);
+      waiting = kNothing;
       scratch.symbols.push_back(id);
       continue;
     }
     const std::string_view text = plain ? word.substr(begin, end - begin) : std::string_view(scratch.text);
     if (options_.byte_fallback && add_byte_symbols(text, scratch.symbols)) continue;
     if (!options_.unk_token) continue;  // without one, unknown characters vanish
-    if (waiting && !options_.fuse_unk) scratch.symbols.push_back(*waiting);
+    if (waiting != kNothing && !options_.fuse_unk) scratch.symbols.push_back(waiting);
     waiting = unknown_id();
   }
-  if (waiting) scratch.symbols.push_back(*waiting);
+  if (waiting != kNothing) scratch.symbols.push_back(waiting);
 }
 
 // Few symbols: look for the lowest rank by scanning.

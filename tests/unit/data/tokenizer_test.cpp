@@ -1,0 +1,3 @@
+#include "data/tokenizer.hpp"
+
+#include <gtest/gtest.h>
