@@ -3,6 +3,8 @@
 
 #include "kernels/adamw_update.hpp"
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -32,6 +34,13 @@ void adamw_step(const AdamW& settings, const Tensor& hyper, const Tensor& outcom
   check_device(exp_avg_sq, "exp_avg_sq", master);
   check_device(hyper, "hyper", master);
   check_device(outcome, "outcome", master);
+  if (master.is_cuda()) {
+    const CudaScope scope(master);
+    cuda::adamw_step(settings, device_data<float>(hyper), device_data<float>(outcome),
+                     device_data<float>(gradient), device_data<float>(master), device_data<float>(exp_avg),
+                     device_data<float>(exp_avg_sq), count, scope.stream());
+    return;
+  }
   const auto* result = outcome.const_data_ptr<float>();
   if (result[outcome_bad] != 0.0F) return;
   const AdamWFactors factors(settings.beta1, settings.beta2, settings.eps, settings.weight_decay,

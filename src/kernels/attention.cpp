@@ -1,6 +1,7 @@
 // Causal attention over sequences laid end to end: checks, and the choice of the path.
 #include "kernels/attention.hpp"
 
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -38,7 +39,16 @@ AttentionShape check_arguments(const Tensor& q, const Tensor& k, const Tensor& v
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
                        double scale, Tensor& out, Tensor& lse) {
   const AttentionShape shape = check_arguments(q, k, v, sequences, scale, out, lse);
-  attention_forward_cpu(shape, q, k, v, sequences, out, lse);
+  if (q.is_cpu()) {
+    attention_forward_cpu(shape, q, k, v, sequences, out, lse);
+    return;
+  }
+  const CudaScope scope(q);
+  if (q.scalar_type() == at::kBFloat16) {
+    attention_forward_flash(shape, q, k, v, sequences, out, lse);
+  } else {
+    attention_forward_aten(shape, q, k, v, sequences, out, lse);
+  }
 }
 
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -53,7 +63,16 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
   check_like(dq, "dq", q);
   check_like(dk, "dk", q);
   check_like(dv, "dv", q);
-  attention_backward_cpu(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
+  if (q.is_cpu()) {
+    attention_backward_cpu(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
+    return;
+  }
+  const CudaScope scope(q);
+  if (q.scalar_type() == at::kBFloat16) {
+    attention_backward_flash(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
+  } else {
+    attention_backward_aten(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
+  }
 }
 
 }  // namespace ranktune::kernels

@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -51,7 +53,7 @@ float row_in_place(float* x, std::int32_t target, std::int64_t width) {
 }  // namespace
 
 void cross_entropy_in_place(Tensor& logits, const Tensor& targets, Tensor& nll_rows, Tensor& nll_sum) {
-  activation_type(logits, "logits");
+  const Type type = activation_type(logits, "logits");
   const Rows rows = rows_of(logits, "logits");
   check_vector(targets, "targets", at::kInt, rows.count);
   check_vector(nll_rows, "nll_rows", at::kFloat, rows.count);
@@ -59,6 +61,12 @@ void cross_entropy_in_place(Tensor& logits, const Tensor& targets, Tensor& nll_r
   check_device(targets, "targets", logits);
   check_device(nll_rows, "nll_rows", logits);
   check_device(nll_sum, "nll_sum", logits);
+  if (logits.is_cuda()) {
+    const CudaScope scope(logits);
+    cuda::cross_entropy_in_place(type, device_rows(logits, "logits"), device_data<std::int32_t>(targets),
+                                 device_data<float>(nll_rows), device_data<double>(nll_sum), scope.stream());
+    return;
+  }
   auto* x = logits.mutable_data_ptr<float>();
   const auto* target = targets.const_data_ptr<std::int32_t>();
   auto* nll = nll_rows.mutable_data_ptr<float>();

@@ -3,6 +3,8 @@
 #include "kernels/dropout_mask.hpp"
 
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -34,7 +36,7 @@ DropoutMask::DropoutMask(double p, std::uint64_t seed, std::uint32_t stream) {
 
 void dropout(const Tensor& x, const DropoutKey& key, const Tensor& step, const Tensor& sample_of_token,
              const Tensor& positions, Tensor& out) {
-  activation_type(x, "x");
+  const Type type = activation_type(x, "x");
   const Rows in = rows_of(x, "x");
   rows_of(out, "out", in.count, in.width);
   check_like(out, "out", x);
@@ -46,6 +48,13 @@ void dropout(const Tensor& x, const DropoutKey& key, const Tensor& step, const T
   check_device(positions, "positions", x);
   const Rows to = rows_of(out, "out");
   const DropoutMask mask(key.p, key.seed, key.stream);
+  if (x.is_cuda()) {
+    const CudaScope scope(x);
+    cuda::dropout(type, device_rows(x, "x"), mask, device_data<std::int64_t>(step),
+                  device_data<std::int64_t>(sample_of_token), device_data<std::int32_t>(positions),
+                  device_rows(out, "out"), scope.stream());
+    return;
+  }
   const auto* from = x.const_data_ptr<float>();
   auto* y = out.mutable_data_ptr<float>();
   const auto now = *step.const_data_ptr<std::int64_t>();

@@ -2,19 +2,27 @@
 #include <cstring>
 
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/tensor_checks.hpp"
 
 namespace ranktune::kernels {
 
 void embedding_forward(const Tensor& ids, const Tensor& weight, Tensor& out) {
-  activation_type(weight, "weight");
+  const Type type = activation_type(weight, "weight");
   const Rows table = rows_of(weight, "weight");
   check_vector(ids, "ids", at::kInt, 0);
   rows_of(out, "out", ids.numel(), table.width);
   check_like(out, "out", weight);
   check_device(ids, "ids", weight);
   const Rows target = rows_of(out, "out");
+  if (weight.is_cuda()) {
+    const CudaScope scope(weight);
+    cuda::embedding_forward(type, device_data<std::int32_t>(ids), device_rows(weight, "weight"),
+                            device_rows(out, "out"), scope.stream());
+    return;
+  }
   const auto* id = ids.const_data_ptr<std::int32_t>();
   const auto* from = weight.const_data_ptr<float>();
   auto* to = out.mutable_data_ptr<float>();

@@ -4,6 +4,8 @@
 
 #include "base/philox.hpp"
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/dummy_values.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -42,7 +44,11 @@ void dummy_normal(at::Tensor& weight, float standard_deviation, std::uint64_t se
   Tensor matrix = weight.dim() == 2 ? weight : weight.unsqueeze(0);
   const Rows rows = rows_of(matrix, "weight");
   const float scale = standard_deviation / kBytesDeviation;
-  if (storage_type(weight, "weight") == Type::f32) {
+  if (weight.is_cuda()) {
+    const CudaScope scope(weight);
+    cuda::dummy_normal(storage_type(weight, "weight"), device_rows(matrix, "weight"), scale, seed, stream,
+                       scope.stream());
+  } else if (storage_type(weight, "weight") == Type::f32) {
     fill_normal(matrix.mutable_data_ptr<float>(), rows, scale, seed, stream);
   } else {
     fill_normal(matrix.mutable_data_ptr<c10::BFloat16>(), rows, scale, seed, stream);

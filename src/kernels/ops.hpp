@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/step_layout.hpp"  // TailSlot, OutcomeSlot, AdamW
+
 namespace ranktune::kernels {
 
 using at::Tensor;
@@ -91,27 +93,6 @@ void dropout(const Tensor& x, const DropoutKey& key, const Tensor& step, const T
 
 // ---- optimizer over flat fp32 buffers ----
 
-// Layout of the fp32 tail that is summed over ranks behind the gradient.
-enum TailSlot : std::int64_t {
-  tail_nll = 0,
-  tail_targets = 1,
-  tail_stop = 2,
-  tail_tokens = 3,
-  tail_nonfinite = 4
-};  // + rank
-// What the host reads back of a step, fp32 [8].
-enum OutcomeSlot : std::int64_t {
-  outcome_loss = 0,
-  outcome_grad_norm = 1,
-  outcome_targets = 2,
-  outcome_stop = 3,
-  outcome_tokens = 4,
-  outcome_multiplier = 5,  // what AdamW multiplies the summed gradient with: clip / targets
-  outcome_bad =
-      6,  // 1 from the first step on whose loss or gradient was not finite (sticky): AdamW does nothing
-  outcome_bad_rank = 7  // rank whose own gradient or loss was not finite first, -1 if none
-};
-
 // nonfinite slot of this rank: tail[tail_nonfinite + rank] = 1 if any of gradient [N] or nll is not finite,
 // else 0; tail_nll, tail_targets, tail_stop, tail_tokens set from the arguments. nll_sum fp64 [1]. Before the
 // all-reduce.
@@ -128,12 +109,6 @@ void finish_reduction(const Tensor& gradient, const Tensor& tail, double max_nor
 // AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW computes it, decoupled weight decay, in place; does
 // nothing where outcome[outcome_bad] is not 0. hyper fp32 [3] on the device: learning rate, 1 - beta1^t, 1 -
 // beta2^t.
-struct AdamW {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-};
 void adamw_step(const AdamW& settings, const Tensor& hyper, const Tensor& outcome, const Tensor& gradient,
                 Tensor& master, Tensor& exp_avg, Tensor& exp_avg_sq);
 
@@ -151,7 +126,7 @@ class SegmentScatter {
 
  private:
   std::vector<Segment> segments_;
-  Tensor table_;  // CUDA only: int64 [segments, 5]: offset, rows, cols, address, row stride
+  Tensor table_;  // CUDA only: int64 [segments, 6]: offset, rows, cols, address, row stride, type
   std::int64_t elements_ = 0;
 };
 

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -50,6 +52,7 @@ RT_VECTORISE void norm_head_backward(float* d, const float* x, const float* weig
   for (std::int64_t i = 0; i < width; ++i) d[i] = factor * (d[i] * weight[i] - x[i] * along);
 }
 
+// Whether there are norms.
 bool check_arguments(const Tensor& qk, const Tensor& q_weight, const Tensor& k_weight, const Tensor& cosines,
                      const Tensor& sines, const Tensor& positions, const HeadShape& shape,
                      const Tensor& rstd) {
@@ -77,6 +80,22 @@ bool check_arguments(const Tensor& qk, const Tensor& q_weight, const Tensor& k_w
   return norms;
 }
 
+cuda::RotaryArguments device_arguments(const Tensor& q_weight, const Tensor& k_weight, double eps,
+                                       const Tensor& cosines, const Tensor& sines, const Tensor& positions,
+                                       const HeadShape& shape, const Tensor& rstd) {
+  return {device_data<void>(q_weight),
+          device_data<void>(k_weight),
+          static_cast<float>(eps),
+          device_data<float>(cosines),
+          device_data<float>(sines),
+          device_data<std::int32_t>(positions),
+          cosines.size(0),
+          shape.heads,
+          shape.kv_heads,
+          shape.head_dim,
+          q_weight.defined() ? device_data<float>(rstd) : nullptr};
+}
+
 void check_position(std::int32_t position, std::int64_t table) {
   RT_CHECK(position >= 0 && position < table, "position " + std::to_string(position) +
                                                   " is outside the rotary table of " + std::to_string(table));
@@ -92,6 +111,13 @@ void qk_norm_rope_forward(const Tensor& qk_in, Tensor& qk_out, const Tensor& q_w
   check_like(qk_out, "qk_out", qk_in);
   RT_CHECK(!norms || qk_in.const_data_ptr() != qk_out.const_data_ptr(),
            "with norms the backward pass needs the input, so the rotation cannot be in place");
+  if (qk_in.is_cuda()) {
+    const CudaScope scope(qk_in);
+    cuda::qk_norm_rope_forward(
+        activation_type(qk_in, "qk_in"), device_rows(qk_in, "qk_in"), device_rows(qk_out, "qk_out"),
+        device_arguments(q_weight, k_weight, eps, cosines, sines, positions, shape, rstd), scope.stream());
+    return;
+  }
   const Rows in = rows_of(qk_in, "qk_in");
   const Rows out = rows_of(qk_out, "qk_out");
   const auto* x = qk_in.const_data_ptr<float>();
@@ -127,6 +153,14 @@ void qk_norm_rope_backward(Tensor& dqk, const Tensor& qk_in, const Tensor& q_wei
   if (norms) {
     rows_of(qk_in, "qk_in", grad.count, grad.width);
     check_like(qk_in, "qk_in", dqk);
+  }
+  if (dqk.is_cuda()) {
+    const CudaScope scope(dqk);
+    cuda::qk_norm_rope_backward(
+        activation_type(dqk, "dqk"), device_rows(dqk, "dqk"),
+        norms ? device_rows(qk_in, "qk_in") : DeviceRows{},
+        device_arguments(q_weight, k_weight, 0, cosines, sines, positions, shape, rstd), scope.stream());
+    return;
   }
   const Rows in = norms ? rows_of(qk_in, "qk_in") : Rows{};
   auto* d = dqk.mutable_data_ptr<float>();

@@ -3,7 +3,10 @@
 #include <cmath>
 
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
+#include "kernels/reduction_outcome.hpp"
 #include "kernels/tensor_checks.hpp"
 
 namespace ranktune::kernels {
@@ -33,6 +36,14 @@ void fill_tail(const Tensor& gradient, const Tensor& nll_sum, double targets, do
   check_vector(tail, "tail", at::kFloat, tail_nonfinite + rank + 1);
   check_device(nll_sum, "nll_sum", gradient);
   check_device(tail, "tail", gradient);
+  if (gradient.is_cuda()) {
+    const CudaScope scope(gradient);
+    const cuda::TailValues values{static_cast<float>(targets), static_cast<float>(stop),
+                                  static_cast<float>(tokens), rank};
+    cuda::fill_tail(device_data<float>(gradient), gradient.numel(), device_data<double>(nll_sum), values,
+                    device_data<float>(tail), tail.numel(), scope.stream());
+    return;
+  }
   const auto* g = gradient.const_data_ptr<float>();
   const double probe = blockwise_sum(
       gradient.numel(), [&](std::int64_t begin, std::int64_t end) { return nonfinite_probe(g, begin, end); });
@@ -55,29 +66,18 @@ void finish_reduction(const Tensor& gradient, const Tensor& tail, double max_nor
   check_device(tail, "tail", gradient);
   check_device(scratch, "scratch", gradient);
   check_device(outcome, "outcome", gradient);
+  if (gradient.is_cuda()) {
+    const CudaScope scope(gradient);
+    cuda::finish_reduction(device_data<float>(gradient), gradient.numel(), device_data<float>(tail),
+                           tail.numel(), max_norm, device_data<double>(scratch), device_data<float>(outcome),
+                           scope.stream());
+    return;
+  }
   const auto* g = gradient.const_data_ptr<float>();
   const double squares = blockwise_sum(
       gradient.numel(), [&](std::int64_t begin, std::int64_t end) { return sum_of_squares(g, begin, end); });
-  const auto* slot = tail.const_data_ptr<float>();
-  auto* result = outcome.mutable_data_ptr<float>();
-  const double targets = static_cast<double>(slot[tail_targets]);
-  const double loss = static_cast<double>(slot[tail_nll]) / targets;
-  const double norm = std::sqrt(squares) / targets;
-  const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-  std::int64_t bad_rank = -1;
-  for (std::int64_t r = tail.numel() - tail_nonfinite; r-- > 0;) {
-    if (slot[tail_nonfinite + r] != 0.0F) bad_rank = r;
-  }
-  result[outcome_loss] = static_cast<float>(loss);
-  result[outcome_grad_norm] = static_cast<float>(norm);
-  result[outcome_targets] = slot[tail_targets];
-  result[outcome_stop] = slot[tail_stop];
-  result[outcome_tokens] = slot[tail_tokens];
-  result[outcome_multiplier] = static_cast<float>(clip / targets);
-  if (result[outcome_bad] != 0.0F) return;  // sticky: the first bad step's rank stays
-  const bool bad = !std::isfinite(loss) || !std::isfinite(norm) || bad_rank >= 0;
-  result[outcome_bad] = bad ? 1.0F : 0.0F;
-  result[outcome_bad_rank] = static_cast<float>(bad_rank);
+  set_outcome(squares, tail.const_data_ptr<float>(), tail.numel(), max_norm,
+              outcome.mutable_data_ptr<float>());
 }
 
 }  // namespace ranktune::kernels

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -37,7 +39,7 @@ RT_VECTORISE void norm_row_backward(const float* dout, const float* x, const flo
 
 void add_rms_norm_forward(const Tensor& residual_in, const Tensor& delta, Tensor& residual_out,
                           const Tensor& weight, double eps, Tensor& out, Tensor& rstd) {
-  activation_type(residual_in, "residual_in");
+  const Type type = activation_type(residual_in, "residual_in");
   const Rows in = rows_of(residual_in, "residual_in");
   const bool adds = delta.defined();
   if (adds) {
@@ -52,6 +54,14 @@ void add_rms_norm_forward(const Tensor& residual_in, const Tensor& delta, Tensor
   check_like(out, "out", residual_in);
   check_vector(rstd, "rstd", at::kFloat, in.count);
   check_device(rstd, "rstd", residual_in);
+  if (residual_in.is_cuda()) {
+    const CudaScope scope(residual_in);
+    cuda::add_rms_norm_forward(type, device_rows(residual_in, "residual_in"), device_rows(delta, "delta"),
+                               adds ? device_rows(residual_out, "residual_out") : DeviceRows{},
+                               weight.const_data_ptr(), static_cast<float>(eps), device_rows(out, "out"),
+                               rstd.mutable_data_ptr<float>(), scope.stream());
+    return;
+  }
   const Rows added = adds ? rows_of(delta, "delta") : Rows{};
   const Rows sum = adds ? rows_of(residual_out, "residual_out") : in;
   const Rows normed = rows_of(out, "out");
@@ -73,7 +83,7 @@ void add_rms_norm_forward(const Tensor& residual_in, const Tensor& delta, Tensor
 
 void rms_norm_backward(const Tensor& dout, const Tensor& residual, const Tensor& weight, const Tensor& rstd,
                        Tensor& dresidual) {
-  activation_type(dout, "dout");
+  const Type type = activation_type(dout, "dout");
   const Rows from = rows_of(dout, "dout");
   rows_of(residual, "residual", from.count, from.width);
   rows_of(dresidual, "dresidual", from.count, from.width);
@@ -83,6 +93,13 @@ void rms_norm_backward(const Tensor& dout, const Tensor& residual, const Tensor&
   check_device(weight, "weight", dout);
   check_vector(rstd, "rstd", at::kFloat, from.count);
   check_device(rstd, "rstd", dout);
+  if (dout.is_cuda()) {
+    const CudaScope scope(dout);
+    cuda::rms_norm_backward(type, device_rows(dout, "dout"), device_rows(residual, "residual"),
+                            weight.const_data_ptr(), rstd.const_data_ptr<float>(),
+                            device_rows(dresidual, "dresidual"), scope.stream());
+    return;
+  }
   const Rows x = rows_of(residual, "residual");
   const Rows to = rows_of(dresidual, "dresidual");
   const auto* dy = dout.const_data_ptr<float>();

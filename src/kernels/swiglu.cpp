@@ -1,5 +1,7 @@
 // SwiGLU (Shazeer 2020): silu(gate) * up. Bound: bytes, 3 * T * I elements forward, 5 * T * I backward.
 #include "kernels/cpu.hpp"
+#include "kernels/cuda_launch.hpp"
+#include "kernels/cuda_scope.hpp"
 #include "kernels/ops.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -28,10 +30,15 @@ RT_VECTORISE void backward_row(const float* dout, const float* gate, const float
 }  // namespace
 
 void swiglu_forward(const Tensor& gate_up, Tensor& out) {
-  activation_type(gate_up, "gate_up");
+  const Type type = activation_type(gate_up, "gate_up");
   const Rows to = rows_of(out, "out");
   rows_of(gate_up, "gate_up", to.count, 2 * to.width);
   check_like(out, "out", gate_up);
+  if (gate_up.is_cuda()) {
+    const CudaScope scope(gate_up);
+    cuda::swiglu_forward(type, device_rows(gate_up, "gate_up"), device_rows(out, "out"), scope.stream());
+    return;
+  }
   const Rows in = rows_of(gate_up, "gate_up");
   const auto* x = gate_up.const_data_ptr<float>();
   auto* y = out.mutable_data_ptr<float>();
@@ -42,12 +49,18 @@ void swiglu_forward(const Tensor& gate_up, Tensor& out) {
 }
 
 void swiglu_backward(const Tensor& dout, const Tensor& gate_up, Tensor& dgate_up) {
-  activation_type(dout, "dout");
+  const Type type = activation_type(dout, "dout");
   const Rows from = rows_of(dout, "dout");
   rows_of(gate_up, "gate_up", from.count, 2 * from.width);
   rows_of(dgate_up, "dgate_up", from.count, 2 * from.width);
   check_like(gate_up, "gate_up", dout);
   check_like(dgate_up, "dgate_up", dout);
+  if (dout.is_cuda()) {
+    const CudaScope scope(dout);
+    cuda::swiglu_backward(type, device_rows(dout, "dout"), device_rows(gate_up, "gate_up"),
+                          device_rows(dgate_up, "dgate_up"), scope.stream());
+    return;
+  }
   const Rows in = rows_of(gate_up, "gate_up");
   const Rows to = rows_of(dgate_up, "dgate_up");
   const auto* d = dout.const_data_ptr<float>();

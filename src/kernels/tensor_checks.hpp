@@ -9,20 +9,11 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "kernels/types.hpp"
 
 namespace ranktune::kernels {
 
 using at::Tensor;
-
-// The two storage types of activations and weights.
-enum class Type : int { f32 = 0, bf16 = 1 };
-
-// A matrix whose rows lie `stride` elements apart.
-struct Rows {
-  std::int64_t count = 0;
-  std::int64_t width = 0;
-  std::int64_t stride = 0;
-};
 
 // Throws unless `fits`.
 void check_tensor(bool fits, const char* name, const Tensor& tensor, const char* wanted);
