@@ -94,36 +94,39 @@ Adapter random_adapter(std::int64_t r, bool use_rslora) {
 
 TEST_F(ExportPython, PeftLoadsTheAdapterAndComputesWithIt) {
   for (const bool use_rslora : {false, true}) {
-    fs::create_directories(folder_ / "adapter");
-    write_adapter(folder_ / "adapter", random_adapter(4, use_rslora), {});
-    EXPECT_EQ(run(std::string(kPrelude) + R"(
+    const auto adapter = folder_ / (use_rslora ? "adapter_rslora" : "adapter");
+    fs::create_directories(adapter);
+    write_adapter(adapter, random_adapter(4, use_rslora), {});
+  }
+  EXPECT_EQ(run(std::string(kPrelude) + R"(
 from safetensors.torch import load_file, safe_open
 import copy, math, warnings
 warnings.simplefilter('error')
-base = LlamaForCausalLM(config).eval()
-merged = copy.deepcopy(base)
-model = PeftModel.from_pretrained(copy.deepcopy(base), 'adapter').eval()
-lora = model.peft_config['default']
-assert (lora.r, lora.lora_alpha, lora.inference_mode, lora.task_type) == (4, 8, True, 'CAUSAL_LM'), lora
-assert lora.base_model_name_or_path == 'some/model' and type(lora.lora_alpha) is int
-tensors = load_file('adapter/adapter_model.safetensors')
-with safe_open('adapter/adapter_model.safetensors', 'pt') as f:
-    assert f.metadata() == {'format': 'pt'}
-assert len(tensors) == 28 and all(t.dtype == torch.float32 for t in tensors.values())
-scaling = 8 / math.sqrt(4) if lora.use_rslora else 8 / 4
-for name, a in tensors.items():
-    if '.lora_A.' in name:
-        b = tensors[name.replace('.lora_A.', '.lora_B.')]
-        module = name.removeprefix('base_model.model.').removesuffix('.lora_A.weight')
-        merged.get_submodule(module).weight.data += scaling * b @ a
-with torch.no_grad():
-    got, expected, before = model(tokens).logits, merged(tokens).logits, base(tokens).logits
-assert (got - expected).abs().max() < 1e-5, (got - expected).abs().max()
-assert (got - before).abs().max() > 1e-3
+for folder in ('adapter', 'adapter_rslora'):
+    base = LlamaForCausalLM(config).eval()
+    merged = copy.deepcopy(base)
+    model = PeftModel.from_pretrained(copy.deepcopy(base), folder).eval()
+    lora = model.peft_config['default']
+    assert (lora.r, lora.lora_alpha, lora.inference_mode, lora.task_type) == (4, 8, True, 'CAUSAL_LM'), lora
+    assert lora.base_model_name_or_path == 'some/model' and type(lora.lora_alpha) is int
+    tensors = load_file(folder + '/adapter_model.safetensors')
+    with safe_open(folder + '/adapter_model.safetensors', 'pt') as f:
+        assert f.metadata() == {'format': 'pt'}
+    assert len(tensors) == 28 and all(t.dtype == torch.float32 for t in tensors.values())
+    scaling = 8 / math.sqrt(4) if lora.use_rslora else 8 / 4
+    for name, a in tensors.items():
+        if '.lora_A.' in name:
+            b = tensors[name.replace('.lora_A.', '.lora_B.')]
+            module = name.removeprefix('base_model.model.').removesuffix('.lora_A.weight')
+            merged.get_submodule(module).weight.data += scaling * b @ a
+    with torch.no_grad():
+        got, expected, before = model(tokens).logits, merged(tokens).logits, base(tokens).logits
+    assert (got - expected).abs().max() < 1e-5, (got - expected).abs().max()
+    assert (got - before).abs().max() > 1e-3
+    assert lora.use_rslora == (folder == 'adapter_rslora')
 )"),
-              0)
-        << output_;
-  }
+            0)
+      << output_;
 }
 
 TEST_F(ExportPython, ReadsWhatPeftSaved) {

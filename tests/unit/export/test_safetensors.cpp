@@ -59,7 +59,9 @@ TEST(SafetensorsWriter, RoundTripInTheOrderGivenAligned) {
     EXPECT_EQ(file.entries().size(), count);
     EXPECT_EQ(file.metadata().at("format"), "pt");
     for (const auto& entry : entries) expect_content(file, entry);
-    if (count > 1) EXPECT_EQ(file.entries().at("z").begin, 0U);
+    if (count > 1) {
+      EXPECT_EQ(file.entries().at("z").begin, 0U);
+    }
   }
 }
 
