@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
 #include <regex>
 #include <system_error>
 #include <tuple>
@@ -23,7 +26,7 @@ constexpr const char* kFormat = "ranktune checkpoint";
 constexpr std::int64_t kVersion = 1;
 constexpr const char* kStateFile = "state.h5";
 constexpr const char* kManifestFile = "manifest.json";
-constexpr std::uint64_t kManifestBound = 1U << 20U;
+constexpr std::uint64_t kManifestBound = 64U << 20U;
 constexpr int kJsonDepth = 64;
 constexpr hsize_t kChunkValues = 1U << 20U;  // 4 MiB: one checksum each
 
@@ -40,31 +43,52 @@ json parse_json(const std::string& text, const std::string& context) {
   }
 }
 
-// ---- state.h5 ----
+// ---- state.h5: written by HDF5's library, read without it ----
+//
+// The library is not built for hostile files (a few flipped bits make HDF5 1.10 read freed memory), so the
+// manifest says where in the file the chunks of each array lie, and reading is a bounds check and a copy.
 
-// A flat array, chunked so that each chunk carries a Fletcher-32 checksum.
-void write_array(hid_t parent, const StateArray& array, const std::string& context) {
-  const hsize_t count = array.values.size();
-  const Hdf5Handle space(RT_HDF5(H5Screate_simple(1, &count, nullptr), context), H5Sclose);
-  const Hdf5Handle creation(RT_HDF5(H5Pcreate(H5P_DATASET_CREATE), context), H5Pclose);
-  if (count > 0) {
-    const hsize_t chunk = std::min(count, kChunkValues);
-    RT_HDF5(H5Pset_chunk(creation.id(), 1, &chunk), context);
-    RT_HDF5(H5Pset_fletcher32(creation.id()), context);
-    RT_HDF5(H5Pset_fill_time(creation.id(), H5D_FILL_TIME_NEVER), context);
+// The places of the chunks of a dataset that has been flushed: {"count", "chunk" (both in values),
+// "addresses"}.
+json chunk_places(hid_t dataset, hsize_t count, hsize_t chunk, const std::string& context) {
+  json addresses = json::array();
+  for (hsize_t first = 0; first < count; first += chunk) {
+    unsigned filters_skipped = 0;
+    haddr_t address = HADDR_UNDEF;
+    hsize_t bytes = 0;
+    RT_HDF5(H5Dget_chunk_info_by_coord(dataset, &first, &filters_skipped, &address, &bytes), context);
+    RT_CHECK(address != HADDR_UNDEF && filters_skipped == 0 && bytes >= chunk * sizeof(float),
+             "a chunk is in the file");
+    addresses.push_back(address);
   }
-  Hdf5Handle dataset(RT_HDF5(H5Dcreate2(parent, array.name.c_str(), H5T_IEEE_F32LE, space.id(), H5P_DEFAULT,
-                                        creation.id(), H5P_DEFAULT),
-                             context),
-                     H5Dclose);
-  if (count > 0) {
-    RT_HDF5(H5Dwrite(dataset.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, array.values.data()),
-            context);
-  }
-  dataset.close(context);
+  return {{"count", count}, {"chunk", chunk}, {"addresses", addresses}};
 }
 
-void write_state(const fs::path& path, std::int64_t step, const json& recipe, const json& bits,
+// A flat array, chunked so that each chunk carries a Fletcher-32 checksum. Returns where its chunks lie.
+json write_array(const Hdf5Handle& file, const StateArray& array, const std::string& context) {
+  const hsize_t count = array.values.size();
+  if (count == 0) return {{"count", 0}, {"chunk", 1}, {"addresses", json::array()}};
+  const hsize_t chunk = std::min(count, kChunkValues);
+  const Hdf5Handle space(RT_HDF5(H5Screate_simple(1, &count, nullptr), context), H5Sclose);
+  const Hdf5Handle creation(RT_HDF5(H5Pcreate(H5P_DATASET_CREATE), context), H5Pclose);
+  RT_HDF5(H5Pset_chunk(creation.id(), 1, &chunk), context);
+  RT_HDF5(H5Pset_fletcher32(creation.id()), context);
+  const Hdf5Handle links(RT_HDF5(H5Pcreate(H5P_LINK_CREATE), context), H5Pclose);
+  RT_HDF5(H5Pset_create_intermediate_group(links.id(), 1), context);
+  Hdf5Handle dataset(RT_HDF5(H5Dcreate2(file.id(), ("arrays/" + array.name).c_str(), H5T_IEEE_F32LE,
+                                        space.id(), links.id(), creation.id(), H5P_DEFAULT),
+                             context),
+                     H5Dclose);
+  RT_HDF5(H5Dwrite(dataset.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, array.values.data()),
+          context);
+  RT_HDF5(H5Fflush(file.id(), H5F_SCOPE_LOCAL), context);
+  json places = chunk_places(dataset.id(), count, chunk, context);
+  dataset.close(context);
+  return places;
+}
+
+// Returns the places of all arrays by name. Recipe and bits are there for readers with h5py.
+json write_state(const fs::path& path, std::int64_t step, const json& recipe, const json& bits,
                  std::span<const StateArray> arrays) {
   const std::string context = "cannot write " + path.string();
   Hdf5Handle file = create_hdf5_file(path, FileFormat::portable);
@@ -73,64 +97,62 @@ void write_state(const fs::path& path, std::int64_t step, const json& recipe, co
   write_attribute(file.id(), "step", step, context);
   write_text_dataset(file.id(), "recipe", recipe.dump(), context);
   write_text_dataset(file.id(), "bits", bits.dump(), context);
-  Hdf5Handle group(RT_HDF5(H5Gcreate2(file.id(), "arrays", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), context),
-                   H5Gclose);
-  for (const auto& array : arrays) write_array(group.id(), array, context);
-  group.close(context);
+  json places = json::object();
+  for (const auto& array : arrays) {
+    RT_CHECK(!places.contains(array.name), "two arrays are named " + array.name);
+    places[array.name] = write_array(file, array, context);
+  }
   file.close(context);
+  return places;
 }
 
-// Names of the members of a group.
-std::vector<std::string> member_names(hid_t group, const std::string& context) {
-  std::vector<std::string> names;
-  const auto add = [](hid_t, const char* name, const H5L_info_t*, void* data) -> herr_t {
-    static_cast<std::vector<std::string>*>(data)->emplace_back(name);
-    return 0;
+[[noreturn]] void bad_array(const std::string& name, const char* what) {
+  throw Failure(fmt::format("its array {} {}", name.substr(0, 200), what));
+}
+
+// One array out of the bytes of state.h5. Nothing is allocated or read before its size and places are
+// checked.
+std::vector<float> read_array(std::span<const std::byte> file, const std::string& name, const json& places) {
+  const json addresses = places.is_object() ? places.value("addresses", json()) : json();
+  const auto number = [&](const char* key) -> std::uint64_t {
+    const json value = places.is_object() ? places.value(key, json()) : json();
+    if (!value.is_number_unsigned()) bad_array(name, "has no size");
+    return value;
   };
-  RT_HDF5(H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, add, &names), context);
-  return names;
-}
-
-// `left` is what the file can still hold: a claimed size beyond it is refused before memory is asked for.
-std::vector<float> read_array(hid_t parent, const std::string& name, std::uint64_t& left,
-                              const std::string& context) {
-  const Hdf5Handle dataset = open_own_dataset(parent, name, context);
-  const Hdf5Handle type(RT_HDF5(H5Dget_type(dataset.id()), context), H5Tclose);
-  const Hdf5Handle space(RT_HDF5(H5Dget_space(dataset.id()), context), H5Sclose);
-  if (H5Tequal(type.id(), H5T_IEEE_F32LE) <= 0 || H5Sget_simple_extent_ndims(space.id()) != 1) {
-    throw Failure(fmt::format("{}: {} is not a flat array of float32", context, name));
-  }
-  hsize_t count = 0;
-  RT_HDF5(H5Sget_simple_extent_dims(space.id(), &count, nullptr), context);
-  if (count > left / sizeof(float)) {
-    throw Failure(fmt::format("{}: {} claims {} values, more than the file holds", context, name, count));
-  }
-  left -= count * sizeof(float);
+  const std::uint64_t count = number("count");
+  const std::uint64_t chunk = number("chunk");
+  if (count > file.size() / sizeof(float)) bad_array(name, "claims more values than the file holds");
+  const std::uint64_t chunks = chunk == 0 ? 0 : count / chunk + (count % chunk != 0 ? 1 : 0);
+  if (chunk == 0 || !addresses.is_array() || addresses.size() != chunks)
+    bad_array(name, "has the wrong number of chunks");
   std::vector<float> values(count);
-  if (count > 0)
-    RT_HDF5(H5Dread(dataset.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), context);
+  for (std::uint64_t i = 0; i < chunks; ++i) {
+    const std::uint64_t first = i * chunk;
+    const std::uint64_t bytes = std::min(chunk, count - first) * sizeof(float);
+    const json& address = addresses[i];
+    if (!address.is_number_unsigned() || address.get<std::uint64_t>() > file.size() - bytes) {
+      bad_array(name, "lies outside of the file");
+    }
+    std::memcpy(values.data() + first, file.data() + address.get<std::uint64_t>(), bytes);
+  }
   return values;
 }
 
-json read_json(hid_t file, const std::string& name, std::uint64_t bound, const std::string& context) {
-  return parse_json(read_text_dataset(file, name, bound, context), fmt::format("{}: {}", context, name));
-}
-
-Checkpoint read_state(const fs::path& path) {
-  const std::string context = "cannot read " + path.string();
-  std::uint64_t left = fs::file_size(path);
-  const Hdf5Handle file = open_hdf5_file(path, H5F_ACC_RDONLY);
-  if (integer_attribute(file.id(), "version", context) != kVersion) {
-    throw Failure(fmt::format("{}: it is of another version of the format than {}", context, kVersion));
-  }
+Checkpoint read_state(const fs::path& path, const json& manifest) {
+  static_assert(std::endian::native == std::endian::little, "state.h5 is little-endian");
   Checkpoint checkpoint;
-  checkpoint.step = integer_attribute(file.id(), "step", context).value_or(-1);
-  if (checkpoint.step < 0) throw Failure(context + ": it has no step");
-  checkpoint.recipe = read_json(file.id(), "recipe", left, context);
-  checkpoint.bits = read_json(file.id(), "bits", left, context);
-  const Hdf5Handle group(RT_HDF5(H5Gopen2(file.id(), "arrays", H5P_DEFAULT), context), H5Gclose);
-  for (const auto& name : member_names(group.id(), context)) {
-    checkpoint.arrays.emplace_back(name, read_array(group.id(), name, left, context));
+  const json step = manifest.value("step", json());
+  if (!step.is_number_unsigned() || step > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) {
+    throw Failure("its manifest has no step");
+  }
+  checkpoint.step = step;
+  checkpoint.recipe = manifest.value("recipe", json());
+  checkpoint.bits = manifest.value("bits", json());
+  const json arrays = manifest.value("arrays", json());
+  if (!arrays.is_object()) throw Failure("its manifest has no arrays");
+  const MappedFile file(path);
+  for (const auto& [name, places] : arrays.items()) {
+    checkpoint.arrays.emplace_back(name, read_array(file.bytes(), name, places));
   }
   return checkpoint;
 }
@@ -155,7 +177,8 @@ std::string manifest_text(json manifest) {
   return manifest.dump(2) + "\n";
 }
 
-void write_manifest(const fs::path& directory, std::int64_t step) {
+void write_manifest(const fs::path& directory, std::int64_t step, const json& recipe, const json& bits,
+                    const json& arrays) {
   json files = json::object();
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (!entry.is_regular_file()) continue;
@@ -163,8 +186,11 @@ void write_manifest(const fs::path& directory, std::int64_t step) {
     files[entry.path().lexically_relative(directory).generic_string()] = {{"bytes", facts.bytes},
                                                                           {"xxh3_128", facts.hash}};
   }
-  const json manifest{{"format", kFormat}, {"version", kVersion}, {"step", step}, {"files", files}};
-  write_file_durably(directory / kManifestFile, manifest_text(manifest));
+  const json manifest{{"format", kFormat}, {"version", kVersion}, {"step", step},  {"recipe", recipe},
+                      {"bits", bits},      {"arrays", arrays},    {"files", files}};
+  const std::string text = manifest_text(manifest);
+  RT_CHECK(text.size() <= kManifestBound, "the manifest is longer than what is read");
+  write_file_durably(directory / kManifestFile, text);
 }
 
 // A name in the manifest stays inside the directory.
@@ -204,23 +230,28 @@ std::optional<std::string> verify_file(const fs::path& directory, const std::str
   return std::nullopt;
 }
 
-std::optional<std::string> verify_manifest(const fs::path& directory) {
+// The manifest, its own checksum verified. Throws Failure.
+json read_manifest(const fs::path& directory) {
   const fs::path path = directory / kManifestFile;
-  if (!is_plain_file(path)) return fmt::format("{} is missing", kManifestFile);
-  if (fs::file_size(path) > kManifestBound) return fmt::format("{} is too long", kManifestFile);
+  if (!is_plain_file(path)) throw Failure(fmt::format("{} is missing", kManifestFile));
+  if (fs::file_size(path) > kManifestBound) throw Failure(fmt::format("{} is too long", kManifestFile));
   const std::string text = read_file(path);
-  const json manifest = parse_json(text, kManifestFile);
-  if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_object()) {
-    return fmt::format("{} is damaged: it is not the JSON it should be", kManifestFile);
+  json manifest = parse_json(text, kManifestFile);
+  if (!manifest.is_object() || !manifest.value("files", json()).is_object()) {
+    throw Failure(fmt::format("{} is damaged: it is not the JSON it should be", kManifestFile));
   }
-  if (manifest_text(manifest) != text)
-    return fmt::format("{} is damaged: its own checksum differs", kManifestFile);
+  if (manifest_text(manifest) != text) {
+    throw Failure(fmt::format("{} is damaged: its own checksum differs", kManifestFile));
+  }
   if (manifest.value("format", json()) != kFormat || manifest.value("version", json()) != kVersion) {
-    return fmt::format("{} is of another format than {} {}", kManifestFile, kFormat, kVersion);
+    throw Failure(fmt::format("{} is of another format than {} {}", kManifestFile, kFormat, kVersion));
   }
-  if (!manifest["files"].contains(kStateFile))
-    return fmt::format("its manifest does not name {}", kStateFile);
-  for (const auto& [name, expected] : manifest["files"].items()) {
+  return manifest;
+}
+
+std::optional<std::string> verify_files(const fs::path& directory, const json& files) {
+  if (!files.contains(kStateFile)) return fmt::format("its manifest does not name {}", kStateFile);
+  for (const auto& [name, expected] : files.items()) {
     if (auto problem = verify_file(directory, name, expected)) return problem;
   }
   return std::nullopt;
@@ -259,15 +290,15 @@ std::uint64_t estimated_bytes(const json& recipe, const json& bits, std::span<co
     largest = std::max<std::uint64_t>(largest, array.values.size_bytes());
   }
   // The adapter beside the state is about one array more; the rest is for HDF5's own structures.
-  return total + largest + total / 1000 + recipe.dump().size() + bits.dump().size() + 262'144;
+  return total + largest + total / 1000 + 2 * (recipe.dump().size() + bits.dump().size()) + 262'144;
 }
 
 void fill_checkpoint(const fs::path& directory, std::int64_t step, const json& recipe, const json& bits,
                      std::span<const StateArray> arrays, const std::function<void(const fs::path&)>& extra) {
   try {
-    write_state(directory / kStateFile, step, recipe, bits, arrays);
+    const json places = write_state(directory / kStateFile, step, recipe, bits, arrays);
     if (extra) extra(directory);
-    write_manifest(directory, step);
+    write_manifest(directory, step, recipe, bits, places);
   } catch (...) {
     // HDF5 keeps a file open whose last flush failed; empty, it holds no space until the program ends.
     std::error_code ignored;
@@ -309,23 +340,23 @@ fs::path write_checkpoint(const fs::path& output_dir, std::int64_t step, const j
 
 std::optional<std::string> verify_checkpoint(const fs::path& directory) {
   try {
-    return verify_manifest(directory);
+    return verify_files(directory, read_manifest(directory).at("files"));
   } catch (const std::exception& error) {
     return error.what();
   }
 }
 
 Checkpoint read_checkpoint(const fs::path& directory) {
-  if (const auto problem = verify_checkpoint(directory)) {
-    throw UserError(fmt::format("the checkpoint {} cannot be used: {}; resume from another one",
-                                directory.string(), *problem));
-  }
+  std::string problem;
   try {
-    return read_state(directory / kStateFile);
+    const json manifest = read_manifest(directory);
+    problem = verify_files(directory, manifest.at("files")).value_or("");
+    if (problem.empty()) return read_state(directory / kStateFile, manifest);
   } catch (const std::exception& error) {
-    throw UserError(fmt::format("the checkpoint {} cannot be used: {}; resume from another one",
-                                directory.string(), error.what()));
+    problem = error.what();
   }
+  throw UserError(fmt::format("the checkpoint {} cannot be used: {}; resume from another one",
+                              directory.string(), problem));
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {

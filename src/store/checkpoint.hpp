@@ -23,7 +23,7 @@ struct Checkpoint {
   std::int64_t step = 0;  // optimizer steps done
   nlohmann::json recipe;  // what must be equal on resume (model, dataset digest, hyperparameters, ...)
   nlohmann::json bits;    // what the bits depend on (world size, GPU, library versions, plan, ...)
-  std::vector<std::pair<std::string, std::vector<float>>> arrays;
+  std::vector<std::pair<std::string, std::vector<float>>> arrays;  // by name
 
   const std::vector<float>& array(const std::string& name) const;  // throws Failure when absent
 };

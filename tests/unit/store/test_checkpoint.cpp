@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <random>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "base/file.hpp"
@@ -48,7 +49,7 @@ void put(const fs::path& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
-// Rewrites the manifest so that a changed state.h5 verifies: what a hostile author would do.
+// Rewrites the manifest so that changed files and a changed manifest verify: what a hostile author would do.
 void forge_manifest(const fs::path& checkpoint) {
   json manifest = json::parse(read_file(checkpoint / "manifest.json"));
   manifest.erase("manifest_xxh3_128");
@@ -152,37 +153,42 @@ TEST(Checkpoint, AManifestCannotNameFilesElsewhere) {
   EXPECT_NE(verify_checkpoint(path)->find("outside the checkpoint"), std::string::npos);
 }
 
-TEST(Checkpoint, HostileStateIsRefusedBeforeMemoryIsAskedFor) {
-  const TemporaryFolder folder;
-  const fs::path path = write_small(folder.path(), 5);
-  {
-    const Hdf5Handle file = open_hdf5_file(path / "state.h5", H5F_ACC_RDWR);
-    const hsize_t count = hsize_t{1} << 50U;
-    const hsize_t chunk = 1024;
-    const Hdf5Handle space(H5Screate_simple(1, &count, nullptr), H5Sclose);
-    const Hdf5Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-    H5Pset_chunk(creation.id(), 1, &chunk);
-    const Hdf5Handle dataset(H5Dcreate2(file.id(), "arrays/huge", H5T_IEEE_F32LE, space.id(), H5P_DEFAULT,
-                                        creation.id(), H5P_DEFAULT),
-                             H5Dclose);
-    ASSERT_TRUE(dataset.is_open());
+// Changes the manifest and makes it consistent again.
+void change_manifest(const fs::path& checkpoint, const json::json_pointer& place, const json& value) {
+  json manifest = json::parse(read_file(checkpoint / "manifest.json"));
+  manifest[place] = value;
+  put(checkpoint / "manifest.json", manifest.dump());
+}
+
+TEST(Checkpoint, HostileManifestsAreRefusedBeforeMemoryIsAskedFor) {
+  const std::uint64_t huge = std::uint64_t{1} << 62U;
+  const std::vector<std::tuple<std::string, json, std::string>> cases{
+      {"/arrays/parameters/count", huge, "claims more values than the file holds"},
+      {"/arrays/parameters/count", -1, "has no size"},
+      {"/arrays/parameters/count", 999, ""},
+      {"/arrays/parameters/chunk", 0, "wrong number of chunks"},
+      {"/arrays/parameters/chunk", 1, "wrong number of chunks"},
+      {"/arrays/parameters/chunk", huge, ""},
+      {"/arrays/parameters/addresses", json::array(), "wrong number of chunks"},
+      {"/arrays/parameters/addresses", 7, "wrong number of chunks"},
+      {"/arrays/parameters/addresses/0", huge, "lies outside of the file"},
+      {"/arrays/parameters/addresses/0", ~std::uint64_t{0}, "lies outside of the file"},
+      {"/arrays/parameters/addresses/0", "x", "lies outside of the file"},
+      {"/arrays/parameters", 7, "has no size"},
+      {"/arrays", 7, "has no arrays"},
+      {"/step", -1, "has no step"},
+      {"/step", ~std::uint64_t{0}, "has no step"}};
+  for (const auto& [place, value, reason] : cases) {
+    const TemporaryFolder folder;
+    const fs::path path = write_small(folder.path(), 5);
+    change_manifest(path, json::json_pointer(place), value);
+    const std::string said = refusal(path);
+    if (reason.empty()) {
+      EXPECT_EQ(said, "") << place << " = " << value;
+    } else {
+      EXPECT_NE(said.find(reason), std::string::npos) << place << " = " << value << ": " << said;
+    }
   }
-  EXPECT_NE(refusal(path).find("huge claims 1125899906842624 values"), std::string::npos);
-  {
-    const Hdf5Handle file = open_hdf5_file(path / "state.h5", H5F_ACC_RDWR);
-    H5Ldelete(file.id(), "arrays/huge", H5P_DEFAULT);
-    H5Lcreate_external("/etc/passwd", "/x", file.id(), "arrays/elsewhere", H5P_DEFAULT, H5P_DEFAULT);
-  }
-  EXPECT_NE(refusal(path).find("elsewhere is a link"), std::string::npos);
-  {
-    const Hdf5Handle file = open_hdf5_file(path / "state.h5", H5F_ACC_RDWR);
-    H5Ldelete(file.id(), "arrays/elsewhere", H5P_DEFAULT);
-    H5Ldelete(file.id(), "recipe", H5P_DEFAULT);
-    write_text_dataset(file.id(), "recipe", std::string(100'000, '['), "test");
-  }
-  EXPECT_NE(refusal(path).find("recipe is nested too deeply"), std::string::npos);
-  put(path / "state.h5", "not HDF5 at all");
-  EXPECT_NE(refusal(path).find("cannot open"), std::string::npos);
 }
 
 TEST(Checkpoint, DamageBehindAForgedManifestNeverCrashes) {
@@ -190,17 +196,33 @@ TEST(Checkpoint, DamageBehindAForgedManifestNeverCrashes) {
   const fs::path path = write_small(folder.path(), 5, 64);
   const std::string whole = read_file(path / "state.h5");
   std::mt19937 generator(7);
-  int refused = 0;
-  for (int repetition = 0; repetition < 200; ++repetition) {
-    std::string damaged = whole;
-    for (int flips = 0; flips < 3; ++flips) {
-      const std::size_t bit = generator() % (8 * whole.size());
-      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+  for (int repetition = 0; repetition < 100; ++repetition) {
+    std::string damaged = whole.substr(0, repetition % 2 == 0 ? whole.size() : generator() % whole.size());
+    for (int flips = 0; flips < 3 && !damaged.empty(); ++flips) {
+      damaged[generator() % damaged.size()] = static_cast<char>(generator());
     }
     put(path / "state.h5", damaged);
-    refused += refusal(path).empty() ? 0 : 1;
+    const std::string said = refusal(path);
+    EXPECT_TRUE(said.empty() || said.find("its array") != std::string::npos) << said;
   }
-  EXPECT_GT(refused, 0);
+}
+
+// The state is HDF5 for everybody: the library reads the same values, checksums included.
+TEST(Checkpoint, TheStateFileIsHdf5) {
+  const TemporaryFolder folder;
+  const auto parameters = random_values(2'500'000, 3);
+  const std::vector<StateArray> arrays{{"parameters", parameters}};
+  const fs::path path = write_checkpoint(folder.path(), 9, kRecipe, kBits, arrays, "t");
+  const Hdf5Handle file = open_hdf5_file(path / "state.h5", H5F_ACC_RDONLY);
+  EXPECT_EQ(integer_attribute(file.id(), "step", "test"), 9);
+  EXPECT_EQ(json::parse(read_text_dataset(file.id(), "recipe", 10'000, "test")), kRecipe);
+  EXPECT_EQ(json::parse(read_text_dataset(file.id(), "bits", 10'000, "test")), kBits);
+  const Hdf5Handle dataset = open_own_dataset(file.id(), "arrays/parameters", "test");
+  const Hdf5Handle creation(H5Dget_create_plist(dataset.id()), H5Pclose);
+  EXPECT_EQ(H5Pget_nfilters(creation.id()), 1);
+  std::vector<float> values(parameters.size());
+  ASSERT_GE(H5Dread(dataset.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+  EXPECT_EQ(values, parameters);
 }
 
 TEST(Checkpoint, TheNewestThatVerifiesIsUsed) {
