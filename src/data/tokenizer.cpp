@@ -279,7 +279,7 @@ std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_sp
   for (const std::int32_t id : ids) {
     const AddedToken* added = impl_->parts.added.find(id);
     if (added != nullptr) {
-      if (!skip_special_tokens || !added->special) tokens.push_back(added->content);
+      if (!skip_special_tokens || !added->special) tokens.push_back(added->decoded);
     } else if (const auto text = impl_->parts.bpe->vocabulary().text(id)) {
       tokens.emplace_back(*text);
     }

@@ -80,7 +80,7 @@ void AddedTokens::finish(const Normalizer& normalizer) {
   RegexScratch scratch;
   // Special ones first: of two that normalise to the same text the earlier is found.
   for (const bool special : {true, false}) {
-    for (const AddedToken& token : tokens_) {
+    for (AddedToken& token : tokens_) {
       if (token.special != special) continue;
       std::string text = token.content;
       bool at_origin = true;
@@ -88,6 +88,7 @@ void AddedTokens::finish(const Normalizer& normalizer) {
       if (text.empty()) {
         throw UserError(fmt::format("the added token \"{}\" is empty once normalised", token.content));
       }
+      token.decoded = text;
       (token.normalized ? normalized_ : plain_).entries.push_back({std::move(text), token.id});
     }
   }

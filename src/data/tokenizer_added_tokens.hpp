@@ -18,6 +18,7 @@ namespace ranktune::data::tokenizing {
 
 struct AddedToken {
   std::string content;
+  std::string decoded;  // what the id decodes to: the content, normalised where `normalized` says so
   std::int32_t id = 0;
   bool single_word = false;  // only where no word character touches it
   bool lstrip = false;       // takes the white space before it
