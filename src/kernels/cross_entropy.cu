@@ -19,12 +19,19 @@ struct Softmax {
   float highest = -INFINITY;
   float sum = 0;
 
-  __device__ __forceinline__ void add(float x) {
-    if (x > highest) {
-      sum *= exp_of(highest - x);
-      highest = x;
+  // -infinity adds nothing, NaN and infinity make the sum NaN.
+  template <class T, int N>
+  __device__ __forceinline__ void add(const Pack<T, N>& pack) {
+    float most = highest;
+#pragma unroll
+    for (int j = 0; j < N; ++j) most = fmaxf(most, to_float(pack.values[j]));
+    if (most > highest) {
+      sum *= exp_of(highest - most);
+      highest = most;
     }
-    sum += exp_of(x - highest);
+    const float reference = highest == -INFINITY ? 0.0F : highest;
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum += exp_of(to_float(pack.values[j]) - reference);
   }
   __device__ __forceinline__ void merge(float other_highest, float other_sum) {
     const float most = fmaxf(highest, other_highest);
@@ -43,12 +50,17 @@ struct Softmax {
 };
 
 __device__ Softmax merge_block(Softmax mine) {
-  __shared__ Softmax shared[32];
+  __shared__ float highest[32];
+  __shared__ float sums[32];
   mine.merge_warp();
   const unsigned lane = threadIdx.x % 32;
-  if (lane == 0) shared[threadIdx.x / 32] = mine;
+  if (lane == 0) {
+    highest[threadIdx.x / 32] = mine.highest;
+    sums[threadIdx.x / 32] = mine.sum;
+  }
   __syncthreads();
-  mine = shared[lane];  // as many warps as lanes
+  mine.highest = highest[lane];  // as many warps as lanes
+  mine.sum = sums[lane];
   mine.merge_warp();
   return mine;
 }
@@ -57,12 +69,8 @@ template <class T, int N>
 __device__ Softmax row_softmax(const T* x, std::int64_t width) {
   Softmax mine;
   const std::int64_t packs = width / N;
-  for (std::int64_t p = threadIdx.x; p < packs; p += kThreads) {
-    const auto pack = Pack<T, N>::load(x + p * N);
-#pragma unroll
-    for (int j = 0; j < N; ++j) mine.add(to_float(pack.values[j]));
-  }
-  for (std::int64_t i = packs * N + threadIdx.x; i < width; i += kThreads) mine.add(to_float(x[i]));
+  for (std::int64_t p = threadIdx.x; p < packs; p += kThreads) mine.add(Pack<T, N>::load(x + p * N));
+  for (std::int64_t i = packs * N + threadIdx.x; i < width; i += kThreads) mine.add(Pack<T, 1>{{x[i]}});
   return merge_block(mine);
 }
 

@@ -7,10 +7,13 @@
 namespace ranktune::kernels::cuda {
 namespace {
 
+constexpr int kMostThreads = 1024;
+
 // Each thread holds kItems packs of N elements.
 template <class T, int N, int kItems>
-__global__ void forward(DeviceRows in, DeviceRows delta, DeviceRows sum, const T* weight, float eps,
-                        DeviceRows out, float* rstd) {
+__global__ void __launch_bounds__(kMostThreads)
+    forward(DeviceRows in, DeviceRows delta, DeviceRows sum, const T* weight, float eps, DeviceRows out,
+            float* rstd) {
   __shared__ float shared[32];
   const std::int64_t t = blockIdx.x;
   const T* x = static_cast<const T*>(in.data) + t * in.stride;
@@ -56,8 +59,8 @@ __global__ void forward(DeviceRows in, DeviceRows delta, DeviceRows sum, const T
 
 // With y = x_hat * w and x_hat = x * r: dx += r * (dy * w - x_hat * mean(dy * w * x_hat)).
 template <class T, int N, int kItems>
-__global__ void backward(DeviceRows dout, DeviceRows residual, const T* weight, const float* rstd,
-                         DeviceRows dx) {
+__global__ void __launch_bounds__(kMostThreads)
+    backward(DeviceRows dout, DeviceRows residual, const T* weight, const float* rstd, DeviceRows dx) {
   __shared__ float shared[32];
   const std::int64_t t = blockIdx.x;
   Pack<T, N> row[kItems];
@@ -94,9 +97,8 @@ __global__ void backward(DeviceRows dout, DeviceRows residual, const T* weight, 
   }
 }
 
-// Calls body with the pack width and the packs per thread as constants, and the threads of a block. Most
-// elements that fit: 1024 threads, 2 packs of 16 bytes each; 16 single ones on the path for rows that are not
-// aligned.
+// Calls body with the pack width and the packs per thread as constants, and the threads of a block. What fits
+// a block: 4096 packs of 16 bytes, or 16384 single elements where rows are not aligned.
 template <class T, class Body>
 void with_layout(bool wide, std::int64_t width, const Body& body) {
   const std::int64_t packs = wide ? width / kVector<T> : width;
