@@ -22,7 +22,7 @@ constexpr std::size_t kMaxGroups = 200;
 constexpr std::string_view kSpace =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr std::string_view kHexDigit = "0-9A-Fa-f";
-// Below U+0100 Oniguruma's \w holds the superscript and fraction digits too.
+// What Oniguruma's \w holds besides, below U+0100, unless it stands in a class.
 constexpr std::string_view kLatinWordDigits = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
 std::string code_point(char32_t c) {
@@ -53,10 +53,11 @@ std::string with_additions(std::string_view name) {
   return inside;
 }
 
-std::string word_characters() {
+std::string word_characters(bool in_class) {
   std::string inside = "\\p{Alphabetic}";
   for (const auto* name : {"L", "M", "Nd", "Pc"}) inside += with_additions(name);
-  return inside.append(kLatinWordDigits);
+  if (!in_class) inside += kLatinWordDigits;
+  return inside;
 }
 
 // Oniguruma ignores case, spaces, hyphens and underscores in property names.
@@ -192,20 +193,20 @@ class Translator {
     }
     if (ahead("b") || ahead("B")) {
       const bool negated = take() == 'B';
-      const std::string word = "[" + word_characters() + "]";
+      const std::string word = "[" + word_characters(false) + "]";
       no_atom(negated ? fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word)
                       : fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word));
       alternative_begins_ = false;
       return;
     }
-    if (const auto set = set_escape()) return atom(set->as_class());
+    if (const auto set = set_escape(false)) return atom(set->as_class());
     const char32_t c = character_escape();
     check_case(c);
     atom(code_point(c));
   }
 
   // Reads an escape that stands for a set; nullopt (and nothing read) where it stands for one character.
-  std::optional<Set> set_escape() {
+  std::optional<Set> set_escape(bool in_class) {
     switch (in_[at_]) {
       case 's':
         ++at_;
@@ -221,10 +222,10 @@ class Translator {
         return Set{with_additions("Nd"), true};
       case 'w':
         ++at_;
-        return Set{word_characters()};
+        return Set{word_characters(in_class)};
       case 'W':
         ++at_;
-        return Set{word_characters(), true};
+        return Set{word_characters(in_class), true};
       case 'h':
         ++at_;
         return Set{std::string(kHexDigit)};
@@ -367,7 +368,7 @@ class Translator {
     if (ahead("\\")) {
       ++at_;
       if (at_end()) refuse("it ends with a backslash");
-      if (const auto set = set_escape()) {
+      if (const auto set = set_escape(true)) {
         if (set->complement) {
           complements.push_back(set->inside);
         } else {
@@ -394,7 +395,7 @@ class Translator {
     if (ahead("\\")) {
       ++at_;
       if (at_end()) refuse("it ends with a backslash");
-      if (set_escape()) refuse("a range that ends in a set");
+      if (set_escape(true)) refuse("a range that ends in a set");
       last = character_escape();
     } else {
       last = next_code_point(in_, at_);

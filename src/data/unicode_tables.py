@@ -77,7 +77,9 @@ def unknown_to_normalizers():
         parts = unicodedata.normalize("NFD", s)
         if parts != s and forms["NFC"].normalize_str(parts) != unicodedata.normalize("NFC", s):
             unknown.update(map(ord, parts))
-        if 0 < unicodedata.combining(s) < 240 and forms["NFD"].normalize_str("a\u0345" + s) != "a" + s + "\u0345":
+        marks = "a\u0345" + s
+        wanted = unicodedata.normalize("NFD", marks)
+        if 0 < unicodedata.combining(s) < 240 and forms["NFD"].normalize_str(marks) != wanted:
             unknown.add(c)
     assigned_later = matches(r"\P{Cn}") - {c for c in CODE_POINTS if unicodedata.category(chr(c)) != "Cn"}
     return unknown | assigned_later

@@ -14,6 +14,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import unicodedata
 from pathlib import Path
 
 SKIPPED = 77
@@ -177,6 +178,8 @@ def tokenizer_variants(rng):
     yield variant("plain")
     for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):
         yield variant(form, normalizer={"type": form}, model={"unk_token": "a"})
+        yield variant(f"bytes of {form}", model=byte_model, decoder=level, normalizer=sequence(
+            "normalizers", {"type": form}, {"type": "ByteLevel"}))
     yield variant("normalizers", normalizer=sequence(
         "normalizers", {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Lowercase"},
         {"type": "Replace", "pattern": {"Regex": r"\s+|b(?=c)"}, "content": "▁"},
@@ -188,7 +191,7 @@ def tokenizer_variants(rng):
                 split({"String": "c"}, behavior, invert)))
     for number, pattern in enumerate([
             r"\w+|\W", r"\p{N}{1,3}+|[^\S\n]+|$", r"x*", r"(?i:c|d)|\h", r"[\S]+", r"\bb|\Be",
-            r"a{,2}|\v|\u0301", r"\p{Lu}|\p{^L}|\P{M}", r"[^\W\d]+", r"(?i)a|b", r"(?<=a|b)c|\p{Han}+|\p{C}", "^.|.$"]):
+            r"a{,2}|\v|\u0301", r"\p{Lu}|\p{^L}|\P{M}", r"[^\W\d]+", r"\w|[\d\w]x|[^\W]b", r"(?i)a|b", r"(?<=a|b)c|\p{Han}+|\p{C}", "^.|.$"]):
         yield variant(f"pattern {number} {pattern}", pre_tokenizer=split({"Regex": pattern}), model={"unk_token": "b"})
     for scheme in ("first", "always", "never"):
         for splits in (True, False):
@@ -252,7 +255,8 @@ def tokenizer_variants(rng):
 
 def check_parts(tool, count, seed, failures):
     rng = random.Random(f"{seed} parts")
-    pools = ["abcdeABC", "0123٣²", "  ", ".,'", "▁", "éßſ的ı", "\n\r\v\t", "\u0301\u0323e", "ﬁÅ①", "\u00a0\u180e\u3000", "😀\U00031350"]
+    pools = ["".join(c for c in map(chr, range(0x300, 0x30000)) if unicodedata.combining(c)),
+             "".join(c for c in map(chr, range(0xA0, 0x30000)) if unicodedata.decomposition(c)), "abcdeABC", "0123٣²", "  ", ".,'", "▁", "éßſ的ı", "\n\r\v\t", "\u0301\u0323e", "ﬁÅ①", "\u00a0\u180e\u3000", "😀\U00031350"]
     words = ["<a>", "<b>", "<c>", "<d>", "<s>", "ab", "  ", "<a><b>", "BC", "bc", "'s", "'S", "aab", "c d", "BaBc"]
     for name, made in tokenizer_variants(rng):
         texts = [""] + ["".join(rng.choice(words) if rng.random() < 0.3 else rng.choice(rng.choice(pools))

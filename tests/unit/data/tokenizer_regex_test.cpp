@@ -36,6 +36,7 @@ TEST(TokenizerRegexTest, MeansWhatOnigurumaMeans) {
   EXPECT_EQ(matches(R"([^\S\n]+)", "a \n\tb"), (Texts{" ", "\t"}));
   EXPECT_EQ(matches(R"([\W\d]+)", "a 1b"), (Texts{" 1"}));
   EXPECT_EQ(matches(R"(\w+)", "a\u0301_1-²½"), (Texts{"a\u0301_1", "²½"}));
+  EXPECT_EQ(matches(R"([\w]+)", "a²b"), (Texts{"a", "b"}));
   EXPECT_EQ(matches(R"(\bx\b)", "x xx x"), (Texts{"x", "x"}));
   EXPECT_EQ(matches("[a\\-z]+|[-c]", "a-zc"), (Texts{"a-z", "c"}));
 }
