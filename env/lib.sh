@@ -136,6 +136,7 @@ ensure_packages() {
   done
   say_missing
   [ ${#stop[@]} -eq 0 ] || fail "cannot go on without ${stop[*]}"
+  [ ${#ranktune_missing[@]} -eq 0 ] || say "  going on with what is there"
 }
 
 say_missing() {
@@ -143,10 +144,10 @@ say_missing() {
   if is_debian; then
     say "missing packages: ${ranktune_missing[*]}"
     say "  an administrator installs them with: apt-get install -y ${ranktune_missing[*]}"
-    say "  modules and prefixes in CMAKE_PREFIX_PATH do as well; going on with what is there"
+    say "  modules and prefixes in CMAKE_PREFIX_PATH do as well"
   else
     say "not found (Debian's package names): ${ranktune_missing[*]}"
-    say "  load modules or set CMAKE_PREFIX_PATH for them; going on with what is there"
+    say "  load modules or set CMAKE_PREFIX_PATH for them"
   fi
 }
 
