@@ -78,10 +78,10 @@ void attention_forward_aten(const AttentionShape& shape, const Tensor& q, const 
   for (const Block& block : make_blocks(shape, *sequences.host)) {
     const std::int64_t token = block.start + block.first;
     const Tensor scores =
-        masked_scores(grouped(queries(q, block), shape).mul_(shape.scale), keys(k, block), shape, block);
+        masked_scores(grouped(queries(q, block), shape).mul(shape.scale), keys(k, block), shape, block);
     const Tensor sums = scores.logsumexp(-1, true);
     const Tensor product = at::bmm(scores.sub(sums).exp_(), keys(v, block));
-    queries(out, block).copy_(ungrouped(product, shape, block.rows).view({block.rows, -1}));
+    queries(out, block).copy_(ungrouped(product, shape, block.rows).reshape({block.rows, -1}));
     lse.slice(1, token, token + block.rows).copy_(sums.view({shape.heads, block.rows}));
   }
 }
@@ -96,7 +96,7 @@ void attention_backward_aten(const AttentionShape& shape, const Tensor& dout, co
       dk_sum = at::zeros({shape.kv_heads, block.length, shape.head_dim}, q.options());
       dv_sum = at::zeros(dk_sum.sizes(), q.options());
     }
-    const Tensor scaled_q = grouped(queries(q, block), shape).mul_(shape.scale);
+    const Tensor scaled_q = grouped(queries(q, block), shape).mul(shape.scale);
     const Tensor d = grouped(queries(dout, block), shape);
     const Tensor delta = d.mul(grouped(queries(out, block), shape)).sum(-1, true);
     const Tensor k_block = keys(k, block);

@@ -96,9 +96,9 @@ TEST_P(Attention, ForwardAndBackward) {
     Tensor dk = heads_view(gradient, c.heads * c.head_dim, c.kv_heads, c.head_dim);
     Tensor dv = heads_view(gradient, (c.heads + c.kv_heads) * c.head_dim, c.kv_heads, c.head_dim);
     attention_backward(dout, in.q, in.k, in.v, out, lse, in.sequences(), scale, dq, dk, dv);
-    EXPECT_LE(relative_error(dq, q.grad()), tolerance(5e-6, 4)) << c.head_dim;
-    EXPECT_LE(relative_error(dk, k.grad()), tolerance(5e-6, 4)) << c.head_dim;
-    EXPECT_LE(relative_error(dv, v.grad()), tolerance(5e-6, 4)) << c.head_dim;
+    EXPECT_LE(relative_error(dq, q.grad(), 0.1), tolerance(5e-6, 4)) << c.head_dim;
+    EXPECT_LE(relative_error(dk, k.grad(), 0.1), tolerance(5e-6, 4)) << c.head_dim;
+    EXPECT_LE(relative_error(dv, v.grad(), 0.1), tolerance(5e-6, 4)) << c.head_dim;
     EXPECT_TRUE(surroundings_untouched(gradient));
   }
 }

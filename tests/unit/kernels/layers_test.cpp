@@ -126,8 +126,8 @@ class Rotary : public KernelTest {
 RT_INSTANTIATE(Rotary, kPlaces);
 
 TEST_P(Rotary, ForwardAndBackward) {
-  for (const HeadShape shape :
-       {HeadShape{9, 3, 64}, HeadShape{4, 1, 128}, HeadShape{3, 3, 10}, HeadShape{2, 1, 2}}) {
+  for (const HeadShape shape : {HeadShape{9, 3, 64}, HeadShape{4, 1, 128}, HeadShape{3, 3, 10},
+                                HeadShape{2, 1, 2}, HeadShape{2, 1, 256}, HeadShape{2, 2, 80}}) {
     for (const bool norms : {false, true}) {
       const Rope rope = make(shape);
       const std::int64_t width = (shape.heads + shape.kv_heads) * shape.head_dim;

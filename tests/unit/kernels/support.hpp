@@ -89,13 +89,14 @@ inline Tensor leaf(const Tensor& tensor) {
   return to_double(tensor).clone().requires_grad_(true);
 }
 
-// max |difference| / max |reference|; infinite where a NaN is left.
-inline double relative_error(const Tensor& got, const Tensor& reference) {
+// max |difference| / max |reference|; infinite where a NaN is left. `floor`: the least to divide by, where a
+// reference may be exactly zero.
+inline double relative_error(const Tensor& got, const Tensor& reference, double floor = 1e-30) {
   const Tensor g = to_double(got);
   const Tensor r = to_double(reference);
   EXPECT_EQ(g.sizes(), r.sizes());
   if (g.numel() == 0) return 0;
-  const double error = (g - r).abs().max().item<double>() / std::max(1e-30, r.abs().max().item<double>());
+  const double error = (g - r).abs().max().item<double>() / std::max(floor, r.abs().max().item<double>());
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
 }
 
