@@ -38,7 +38,7 @@ const std::set<std::string>& read_keys() {
 
 // A feature is off when its key is absent, null, false, empty or "none".
 bool is_off(const json& value) {
-  return value.is_null() || value == false || (value.is_structured() && value.empty()) || value == "" ||
+  return value.is_null() || value == false || (value.is_structured() && value.empty()) || value == json("") ||
          value == "none";
 }
 

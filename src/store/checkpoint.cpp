@@ -319,7 +319,7 @@ const std::vector<float>& Checkpoint::array(const std::string& name) const {
 fs::path write_checkpoint(const fs::path& output_dir, std::int64_t step, const json& recipe, const json& bits,
                           std::span<const StateArray> arrays, const std::string& attempt,
                           const std::function<void(const fs::path&)>& extra) {
-  const fs::path path = output_dir / fmt::format("checkpoint-{:06}", step);
+  fs::path path = output_dir / fmt::format("checkpoint-{:06}", step);
   const std::uint64_t needed = estimated_bytes(recipe, bits, arrays);
   if (const auto problem = space_problem(output_dir, needed)) {
     throw Failure(

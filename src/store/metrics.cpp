@@ -142,7 +142,7 @@ void read_valid(const Source& source, const TableSchema& schema,
     for (std::size_t at = 0; at < block.size() && left > 0; at += size, --left) {
       std::int64_t step = 0;
       std::memcpy(&step, block.data() + at + place, sizeof(step));
-      if (schema.superseded && step > source.last_step) continue;
+      if (step == kUnwrittenStep || (schema.superseded && step > source.last_step)) continue;
       const auto record = block.subspan(at, size);
       kept.insert(kept.end(), record.begin(), record.end());
     }

@@ -68,6 +68,7 @@ class MetricsWriter {
                 const Provenance& provenance, bool swmr = true);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   void write(const StepRow& row);
   void write(const std::vector<RankRow>& rows);

@@ -10,19 +10,22 @@
 namespace ranktune::store {
 namespace {
 
+constexpr std::size_t kFieldBytes = 8;  // of a number
+
 static_assert(std::endian::native == std::endian::little, "records are written as they lie in memory");
-static_assert(sizeof(StepRow) == 12 * 8 && sizeof(RankRow) == 6 * 8 && sizeof(EvalRow) == 5 * 8,
+static_assert(sizeof(StepRow) == 12 * kFieldBytes && sizeof(RankRow) == 6 * kFieldBytes &&
+                  sizeof(EvalRow) == 5 * kFieldBytes,
               "rows without padding are records");
 
 constexpr std::size_t kKindBytes = 32;
 constexpr std::size_t kMessageBytes = 255;
 
 FieldSchema integer(std::string name, std::string unit, std::string meaning) {
-  return {std::move(name), FieldKind::integer, 8, std::move(unit), std::move(meaning)};
+  return {std::move(name), FieldKind::integer, kFieldBytes, std::move(unit), std::move(meaning)};
 }
 
 FieldSchema real(std::string name, std::string unit, std::string meaning) {
-  return {std::move(name), FieldKind::real, 8, std::move(unit), std::move(meaning)};
+  return {std::move(name), FieldKind::real, kFieldBytes, std::move(unit), std::move(meaning)};
 }
 
 FieldSchema text(std::string name, std::size_t bytes, std::string meaning) {
@@ -39,6 +42,13 @@ Hdf5Handle field_type(const FieldSchema& field, const std::string& context) {
   }
   const hid_t base = field.kind == FieldKind::integer ? H5T_STD_I64LE : H5T_IEEE_F64LE;
   return {RT_HDF5(H5Tcopy(base), context), H5Tclose};
+}
+
+// What a row reads as between the growth of its table and its writing.
+std::vector<std::byte> unwritten_record(const TableSchema& schema) {
+  std::vector<std::byte> record(schema.record_bytes());
+  std::memcpy(record.data() + schema.offset("step"), &kUnwrittenStep, sizeof(kUnwrittenStep));
+  return record;
 }
 
 // Copies at most `size` bytes, never half a UTF-8 character.
@@ -152,6 +162,8 @@ Hdf5Handle create_table(hid_t file, const TableSchema& schema, const std::string
   const Hdf5Handle space(RT_HDF5(H5Screate_simple(1, &none, &unlimited), context), H5Sclose);
   const Hdf5Handle creation(RT_HDF5(H5Pcreate(H5P_DATASET_CREATE), context), H5Pclose);
   RT_HDF5(H5Pset_chunk(creation.id(), 1, &schema.chunk_rows), context);
+  const std::vector<std::byte> unwritten = unwritten_record(schema);
+  RT_HDF5(H5Pset_fill_value(creation.id(), type.id(), unwritten.data()), context);
   // All attributes stay in the object header: nothing that SWMR would have to keep consistent elsewhere.
   RT_HDF5(H5Pset_attr_phase_change(creation.id(), 128, 0), context);
   const Hdf5Handle links(RT_HDF5(H5Pcreate(H5P_LINK_CREATE), context), H5Pclose);

@@ -12,6 +12,8 @@
 namespace ranktune::store {
 
 constexpr std::int64_t kMetricsSchemaVersion = 1;
+constexpr std::int64_t kUnwrittenStep =
+    -1;  // the step of a row that a table has room for but that was never written
 
 enum class FieldKind { integer, real, text };  // int64, float64, bytes padded with zeros
 

@@ -223,8 +223,10 @@ RunLock::RunLock(const fs::path& output_dir, const LockOwner& owner)
 }
 
 RunLock::~RunLock() {
-  std::error_code ignored;
-  if (still_ours()) fs::remove(path_, ignored);
+  try {
+    if (still_ours()) fs::remove(path_);
+  } catch (...) {  // left behind, it is taken over once this process is gone
+  }
 }
 
 void RunLock::refresh() {

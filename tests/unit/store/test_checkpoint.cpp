@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
-#include <sys/mount.h>
 
 #include <algorithm>
 #include <bit>
@@ -13,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "base/file.hpp"
+#include "small_disk.hpp"
 #include "store/checkpoint.hpp"
 #include "store/hdf5.hpp"
 #include "temporary_folder.hpp"
@@ -22,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using ranktune::testing::SmallDisk;
 using ranktune::testing::TemporaryFolder;
 
 const json kRecipe{{"model", "m"}, {"learning_rate", 2e-5}, {"modules", {"q_proj", "v_proj"}}};
@@ -279,23 +280,6 @@ TEST(Checkpoint, AFailingWriteLeavesTheEarlierOnesAndNoTemporary) {
   EXPECT_FALSE(fs::exists(folder / "checkpoint-000002.tmp-t"));
   EXPECT_EQ(verify_checkpoint(first), std::nullopt);
 }
-
-// A file system of 4 MiB.
-class SmallDisk {
- public:
-  SmallDisk() : mounted_(::mount("none", folder_.path().c_str(), "tmpfs", 0, "size=4m") == 0) {}
-  ~SmallDisk() {
-    if (mounted_) ::umount2(folder_.path().c_str(), MNT_DETACH);
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-  bool mounted() const { return mounted_; }
-  const fs::path& path() const { return folder_.path(); }
-
- private:
-  TemporaryFolder folder_;
-  bool mounted_;
-};
 
 TEST(Checkpoint, AFullDiskLeavesTheEarlierOneAndSaysWhatWasNeeded) {
   const SmallDisk disk;

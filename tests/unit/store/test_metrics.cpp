@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "base/file.hpp"
 #include "metrics_rows.hpp"
+#include "small_disk.hpp"
 #include "store/metrics.hpp"
 #include "store/metrics_segment.hpp"
 #include "temporary_folder.hpp"
@@ -199,6 +200,33 @@ TEST(Metrics, TemporariesOfAKilledStartAreRemoved) {
   std::ofstream(folder / "metrics/segment-0001.h5.tmp-77") << "half";
   const MetricsWriter writer(folder.path(), 0, provenance());
   EXPECT_FALSE(fs::exists(folder / "metrics/segment-0001.h5.tmp-77"));
+}
+
+TEST(Metrics, AFullDiskIsAFailureAndKeepsWhatWasWritten) {
+  const SmallDisk disk;
+  if (!disk.mounted()) GTEST_SKIP() << "mounting a tmpfs is not permitted here";
+  std::int64_t written = 0;
+  {
+    MetricsWriter writer(disk.path(), 0, provenance());
+    for (; written < 300; ++written) writer.write(step_row(written + 1));
+    std::ofstream(disk.path() / "filler", std::ios::binary) << std::string(4U << 20U, 'x') << std::flush;
+    try {
+      for (; written < 100'000; ++written) writer.write(step_row(written + 1));
+      ADD_FAILURE() << "the disk never became full";
+    } catch (const Failure& failure) {
+      EXPECT_NE(std::string(failure.what()).find("No space left"), std::string::npos) << failure.what();
+    }
+  }
+  const auto rows = read_steps(disk.path());
+  ASSERT_GE(static_cast<std::int64_t>(rows.size()), written);
+  for (std::int64_t i = 0; i < written; ++i) {
+    ASSERT_TRUE(same(rows[static_cast<std::size_t>(i)], step_row(i + 1))) << "row " << i << " of " << written;
+  }
+  fs::remove(disk.path() / "filler");
+  MetricsWriter next(disk.path(), written, provenance());
+  next.write(step_row(written + 1));
+  next.close();
+  expect_steps(read_steps(disk.path()), written + 1);
 }
 
 TEST(Metrics, AnOutputThatCannotBeWrittenIsAFailure) {
