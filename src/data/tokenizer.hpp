@@ -1,7 +1,8 @@
 // A Hugging Face tokenizer.json with a BPE model, equal to the `tokenizers` library id for id.
 //
 // Text -> split at added tokens -> normalizer -> pre-tokenizer -> BPE merges -> post-processor.
-// Thread-safe after construction: encode() may run on many threads at once.
+// "truncation" and "padding" of the file are left out of account, as Transformers does, which sets its own
+// per call. Thread-safe after construction: encode() may run on many threads at once.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,9 @@ namespace ranktune::data {
 class Tokenizer {
  public:
   // Reads tokenizer.json, tokenizer_config.json and (where eos is not there) special_tokens_map.json.
-  // Throws UserError that names the file and the part which is missing, malformed or not supported.
+  // Throws UserError that names the file and the part which is missing, malformed or not supported. The EOS
+  // and BOS named there must be tokens; one that only the vocabulary lists becomes an added special token, as
+  // in Transformers.
   static Tokenizer from_folder(const std::filesystem::path& folder);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -25,7 +28,8 @@ class Tokenizer {
   ~Tokenizer();
 
   // Ids of `text` (UTF-8). With `add_special_tokens` the post-processor adds what it adds (a BOS, say), as
-  // `tokenizers` does; special-token text inside `text` becomes its id either way. Throws UserError on invalid UTF-8.
+  // `tokenizers` does; special-token text inside `text` becomes its id either way. Throws UserError on
+  // invalid UTF-8.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
   // Text of the ids; ids of special tokens are left out with `skip_special_tokens`.

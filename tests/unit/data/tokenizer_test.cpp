@@ -328,8 +328,8 @@ TEST_F(TokenizerTest, MillionsOfCharactersInOneWord) {
   content["added_tokens"] = json::array();
   write("tokenizer_config.json", "{}");
   const Tokenizer tokenizer = load(content);
-  const Ids ids = tokenizer.encode(std::string(4'000'003, 'a'));
-  EXPECT_EQ(std::ranges::count(ids, 2), 1'000'000);
+  const Ids ids = tokenizer.encode(std::string(1'000'003, 'a'));
+  EXPECT_EQ(std::ranges::count(ids, 2), 250'000);
   EXPECT_EQ(Ids(ids.end() - 2, ids.end()), (Ids{1, 0}));
 }
 
