@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -92,8 +93,9 @@ void TrainDisplay::banner(const RunFacts& facts) {
   rows.emplace_back("output", options.output_dir);
   const std::lock_guard lock(mutex_);
   console_.banner(rows);
-  if (!facts.device->cuda && facts.threads < 2 && session_.allowed_cpus() < 2) {
-    console_.note("each rank has one CPU only; mpirun --bind-to none gives them all there are");
+  const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
+  if (session_.allowed_cpus() < 2 && online >= 2L * session_.local_size()) {
+    console_.note(fmt::format("a rank may use 1 of this node's {} CPUs; mpirun --bind-to none gives it more", online));
   }
 }
 
@@ -156,7 +158,7 @@ void TrainDisplay::summary(const TrainOptions& options, cluster::StopReason reas
   }
   if (!last_checkpoint_.empty()) rows.emplace_back("checkpoint", last_checkpoint_);
   rows.emplace_back("metrics", (output / "metrics.h5").string());
-  console_.banner(rows);
+  console_.table(rows);
 }
 
 }  // namespace ranktune::app

@@ -24,6 +24,7 @@ DatasetResult tokenised_dataset(const cluster::Session& session, const data::Rec
   std::string mine;
   session.together("tokenising", [&] {
     data::TokenizeOptions own = options;
+    own.first_row = begin;
     own.progress = [&](std::int64_t done) {
       if (progress) progress(std::min(rows, done * session.world_size()));
     };

@@ -156,8 +156,11 @@ cluster::StopReason Trainer::run() {
   if (environment_.io != nullptr) environment_.io->drain();
   if (stop_seen_ == 0) return cluster::StopReason::none;
   // The ranks may have seen different signals: the strongest holds for all.
-  const auto mine = static_cast<std::int64_t>(environment_.signals.reason());
-  return static_cast<cluster::StopReason>(environment_.session.max(mine));
+  auto reason = environment_.signals.reason();
+  for (const std::string& other : environment_.session.gather_all(std::to_string(static_cast<int>(reason)))) {
+    reason = cluster::stronger(reason, static_cast<cluster::StopReason>(std::stoi(other)));
+  }
+  return reason;
 }
 
 void Trainer::drain(std::size_t lag) {
