@@ -19,6 +19,7 @@ struct StateArray {
   std::span<const float> values;
 };
 
+// NOLINTNEXTLINE(bugprone-exception-escape): nlohmann::json moves without throwing
 struct Checkpoint {
   std::int64_t step = 0;  // optimizer steps done
   nlohmann::json recipe;  // what must be equal on resume (model, dataset digest, hyperparameters, ...)
