@@ -8,7 +8,7 @@
 
 option(RANKTUNE_SYSTEM_TORCH "Install no copy of LibTorch and CUDA: the program finds them where they are now" OFF)
 
-set(_data "${CMAKE_INSTALL_DATADIR}/ranktune")
+set(_data "share/ranktune")
 install(DIRECTORY job_scripts DESTINATION "${_data}" USE_SOURCE_PERMISSIONS PATTERN quickstart.sbatch EXCLUDE)
 install(DIRECTORY docs DESTINATION "${_data}")
 install(FILES modules/ranktune.lua DESTINATION "${_data}/modules/ranktune" RENAME "${PROJECT_VERSION}.lua")
@@ -16,13 +16,12 @@ install(FILES README.md LICENSE DESTINATION "${_data}" OPTIONAL)
 
 if(RANKTUNE_SYSTEM_TORCH)
   set_target_properties(ranktune PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
-  install(TARGETS ranktune RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(TARGETS ranktune RUNTIME DESTINATION bin)
   return()
 endif()
 
 set(_libraries "lib/ranktune")
-file(RELATIVE_PATH _from_bin "/${CMAKE_INSTALL_BINDIR}" "/${_libraries}")
-set(_install_rpath "$ORIGIN/${_from_bin}")
+set(_install_rpath "$ORIGIN/../${_libraries}")
 # An MPI outside of system paths belongs to the cluster, with its plug-ins: it stays where it is.
 foreach(library IN LISTS MPI_C_LIBRARIES)
   get_filename_component(_folder "${library}" DIRECTORY)
@@ -35,7 +34,7 @@ set_target_properties(ranktune PROPERTIES INSTALL_RPATH "${_install_rpath}")
 
 install(TARGETS ranktune
   RUNTIME_DEPENDENCY_SET ranktune_libraries
-  RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  RUNTIME DESTINATION bin)
 install(RUNTIME_DEPENDENCY_SET ranktune_libraries
   PRE_EXCLUDE_REGEXES "^libcuda\\.so" "^libnvidia-" "^libmpi" "^libopen-" "^libpmix" "^libprrte" "^libuc[mpst]"
                       "^libfabric"
