@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """clang-tidy over the files of a build, in parallel; what was clean before in the very same text is not read again.
 
-    tidy.py --build BUILD_DIR --cache DIR [--all]
+    tidy.py --build BUILD_DIR [--cache DIR] [--all]
 
-Without --all, files that include LibTorch are left out: they take most of the time.
+Without --all (or RANKTUNE_TIDY_ALL in the environment), files that include LibTorch are left out: they take most of
+the time. The cache is a folder of empty files named by digests.
 """
 
 import argparse
@@ -52,7 +53,8 @@ def wanted(build, all_files):
         if source.suffix != ".cpp" or not ours(source):
             continue
         if files is None:
-            sys.exit(f"tidy.py: {source} has not been built yet; build {build} first")
+            print(f"skipped: {source} has not been built in {build}")
+            sys.exit(77)
         if all_files or not any("/ATen/" in str(file) or "/c10/" in str(file) for file in files):
             yield source, digest(command, [file for file in files if ours(file)])
 
@@ -65,14 +67,18 @@ def check(build, source):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, required=True)
-    parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--all", action="store_true", default=bool(os.environ.get("RANKTUNE_TIDY_ALL")))
     arguments = parser.parse_args()
+    if not (BIN / "clang-tidy").exists():
+        print(f"skipped: no {BIN}/clang-tidy; env/setup --test installs it")
+        sys.exit(77)
     build = arguments.build.resolve()
-    arguments.cache.mkdir(parents=True, exist_ok=True)
+    cache = arguments.cache or Path(os.environ.get("RANKTUNE_CACHE") or build) / "tidy"
+    cache.mkdir(parents=True, exist_ok=True)
     version = subprocess.run([BIN / "clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
     prefix = hashlib.sha256(version.encode()).hexdigest()[:8]
-    todo = [(s, arguments.cache / f"{prefix}-{d}") for s, d in wanted(build, arguments.all)]
+    todo = [(s, cache / f"{prefix}-{d}") for s, d in wanted(build, arguments.all)]
     fresh = [(s, stamp) for s, stamp in todo if not stamp.exists()]
     failures = 0
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
