@@ -14,6 +14,8 @@ ranktune_missing=()
 mkdir -p "$ranktune_logs"
 export RANKTUNE_CACHE=$ranktune_cache
 export CCACHE_DIR=${CCACHE_DIR:-$ranktune_cache/ccache}
+# Relative paths, so that every clone and build folder shares what was compiled.
+export CCACHE_BASEDIR=$ranktune_root CCACHE_NOHASHDIR=1
 
 say() { printf '%s\n' "$*"; }
 fail() {
