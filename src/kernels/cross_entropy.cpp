@@ -24,8 +24,8 @@ RT_VECTORISE float row_max(const float* x, std::int64_t width) {
 // x = exp(x - highest); returns the sum.
 RT_VECTORISE double exponentiate(float* x, float highest, std::int64_t width) {
   double total = 0;
-  for (std::int64_t begin = 0; begin < width; begin += 1024) {
-    const std::int64_t end = std::min<std::int64_t>(width, begin + 1024);
+  for (std::int64_t begin = 0; begin < width; begin += 256) {
+    const std::int64_t end = std::min<std::int64_t>(width, begin + 256);
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t i = begin; i < end; ++i) {

@@ -16,11 +16,19 @@ RT_VECTORISE void add_row(const float* a, const float* b, float* sum, std::int64
   for (std::int64_t i = 0; i < width; ++i) sum[i] = a[i] + b[i];
 }
 
+// Sums are fp32 within short blocks and double over them, so that wide rows lose nothing.
+constexpr std::int64_t kBlock = 256;
+
 RT_VECTORISE float norm_row(const float* x, const float* weight, double eps, float* out, std::int64_t width) {
-  float squares = 0;
+  double total = 0;
+  for (std::int64_t begin = 0; begin < width; begin += kBlock) {
+    const std::int64_t end = std::min(width, begin + kBlock);
+    float squares = 0;
 #pragma omp simd reduction(+ : squares)
-  for (std::int64_t i = 0; i < width; ++i) squares += x[i] * x[i];
-  const float factor = 1.0F / std::sqrt(squares / static_cast<float>(width) + static_cast<float>(eps));
+    for (std::int64_t i = begin; i < end; ++i) squares += x[i] * x[i];
+    total += static_cast<double>(squares);
+  }
+  const auto factor = static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(width) + eps));
   for (std::int64_t i = 0; i < width; ++i) out[i] = (x[i] * factor) * weight[i];
   return factor;
 }
@@ -28,10 +36,15 @@ RT_VECTORISE float norm_row(const float* x, const float* weight, double eps, flo
 // With y = x_hat * w and x_hat = x * r: dx = r * (dy * w - x_hat * mean(dy * w * x_hat)).
 RT_VECTORISE void norm_row_backward(const float* dout, const float* x, const float* weight, float factor,
                                     float* dx, std::int64_t width) {
-  float dot = 0;
+  double total = 0;
+  for (std::int64_t begin = 0; begin < width; begin += kBlock) {
+    const std::int64_t end = std::min(width, begin + kBlock);
+    float dot = 0;
 #pragma omp simd reduction(+ : dot)
-  for (std::int64_t i = 0; i < width; ++i) dot += dout[i] * weight[i] * x[i];
-  const float along = dot * factor * factor / static_cast<float>(width);
+    for (std::int64_t i = begin; i < end; ++i) dot += dout[i] * weight[i] * x[i];
+    total += static_cast<double>(dot);
+  }
+  const float along = static_cast<float>(total / static_cast<double>(width)) * factor * factor;
   for (std::int64_t i = 0; i < width; ++i) dx[i] += factor * (dout[i] * weight[i] - x[i] * along);
 }
 
