@@ -10,6 +10,9 @@ if(RANKTUNE_WARNINGS_AS_ERRORS)
     $<$<COMPILE_LANGUAGE:CXX>:-Werror>
     $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Werror --Werror=all-warnings>)
 endif()
+# LibTorch exports std::filesystem functions of the compiler that it was built with, some of which jump to nowhere here;
+# the system's libstdc++ has to come before it in the order of symbol look-up.
+target_link_options(ranktune_settings INTERFACE "SHELL:-Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state")
 if(RANKTUNE_SANITIZE)
   target_compile_options(ranktune_settings INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RANKTUNE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined>)

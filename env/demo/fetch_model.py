@@ -216,7 +216,7 @@ def tokenizer_files(field):
         "eos_token": tokens[field("tokenizer.ggml.eos_token_id")],
         "model_max_length": field("llama.context_length"),
         "pad_token": tokens[field("tokenizer.ggml.padding_token_id")],
-        "tokenizer_class": "GPT2Tokenizer",
+        "tokenizer_class": "PreTrainedTokenizerFast",
         "unk_token": tokens[field("tokenizer.ggml.unknown_token_id")],
     }
     return tokenizer, config

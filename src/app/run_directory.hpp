@@ -34,6 +34,10 @@ StartPoint start_point(const std::string& text);
 // --save_path that exists, directories that cannot be written. Adds sentences to `problems`.
 void check_directories(const TrainOptions& options, std::vector<std::string>& problems);
 
+// Writes down in the output directory that --save_path, which did not exist when the run began, is this run's to write and
+// to replace when it is resumed. Throws Failure.
+void record_save_path(const TrainOptions& options);
+
 // Rank 0: decides by --resume and what is there; `loaded` gets the checkpoint. Throws UserError when a checkpoint of another
 // recipe is found, listing the differences.
 StartPoint find_start(const TrainOptions& options, const nlohmann::json& recipe, std::int64_t total_steps,

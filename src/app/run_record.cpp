@@ -71,7 +71,9 @@ nlohmann::json recipe_of(const TrainOptions& options, const Inputs& inputs, cons
       {"weight_decay", options.weight_decay},
       {"max_grad_norm", options.max_grad_norm},
       {"seed", options.seed},
-      {"shuffle", options.shuffle}};
+      {"shuffle", options.shuffle},
+      {"use_gradient_checkpointing", options.use_gradient_checkpointing},
+      {"max_tokens_per_pass", options.max_tokens_per_pass.value_or(0)}};
   // A constant rate does not know where it ends, so such a run may be made longer.
   const bool knows_its_end = options.lr_scheduler_type == "linear" || options.lr_scheduler_type == "cosine";
   if (knows_its_end) recipe["max_steps"] = total_steps;

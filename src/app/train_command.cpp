@@ -121,6 +121,7 @@ void TrainRun::open_directory() {
     if (!session_.is_root()) return;
     lock_ = std::make_unique<store::RunLock>(options_.output_dir);
     store::remove_stale_temporaries(options_.output_dir);
+    record_save_path(options_);
   });
 }
 
@@ -132,6 +133,11 @@ void TrainRun::choose_device_and_communicator() {
     device_ = cluster::choose_device(session_, options_.device, options_.allow_shared_gpu);
     if (!device_.cuda && options_.dtype == "bfloat16") {
       throw UserError("--dtype bfloat16 needs a GPU, and this run is on the CPU; leave the flag out or use float32");
+    }
+    if (device_.cuda && options_.dtype != "float32" && (inputs_.model.head_dim % 8 != 0 || inputs_.model.head_dim > 256)) {
+      throw UserError(fmt::format("head_dim = {} cannot be trained in bfloat16 (a multiple of 8 up to 256 can); use "
+                                  "--dtype float32",
+                                  inputs_.model.head_dim));
     }
     dtype_ = options_.dtype != "auto" ? options_.dtype : device_.cuda ? "bfloat16" : "float32";
     communicator_ = device_.cuda ? cluster::make_nccl_communicator(session_) : cluster::make_mpi_communicator(session_);
@@ -235,14 +241,19 @@ void TrainRun::load_model() {
     how.device = device_.cuda ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_.index)) : at::Device(at::kCPU);
     how.dtype = dtype_ == "bfloat16" ? at::kBFloat16 : at::kFloat;
     how.max_positions = options_.max_seq_length;
-    how.dropout_seed = static_cast<std::uint64_t>(options_.random_state);
+    how.dropout_seed = static_cast<std::uint64_t>(options_.seed);
     decoder_ = std::make_unique<model::Decoder>(inputs_.model, inputs_.lora, how);
   });
+  if (options_.max_seq_length > inputs_.model.max_positions) {
+    display_.warning(fmt::format("--max_seq_length {} is beyond the {} positions that the model was made for",
+                                 options_.max_seq_length, inputs_.model.max_positions));
+  }
   const std::uint64_t all = inputs_.weights ? inputs_.weights->total_bytes() : 0;
   display_.begin("loading", "bytes");
+  std::int64_t tensors = 0;
   const auto progress = [&](std::uint64_t done) {
     watchdog_.progress();
-    stop_together("loading the model");
+    if (++tensors % 16 == 0) stop_together("loading the model");
     display_.progress(done, std::max(all, done));
   };
   if (inputs_.weights) {
@@ -310,7 +321,7 @@ void TrainRun::restore(std::int64_t step) {
   same.max_tokens_per_pass = plan.value("max_tokens_per_pass", std::int64_t{0});
   same.reserved_tokens = plan.value("reserved_tokens", std::int64_t{1});
   same.reason = "as in the checkpoint";
-  trainer_->adopt(same);
+  display_.plan(trainer_->adopt(same));
   start_.plan_adopted = true;
 }
 

@@ -80,9 +80,9 @@ void TrainDisplay::banner(const RunFacts& facts) {
                                                  : fmt::format("{}, {} thread{} a rank", facts.device->name,
                                                                facts.threads, facts.threads == 1 ? "" : "s"));
   rows.emplace_back("dataset", dataset_line(facts));
-  rows.emplace_back("step", fmt::format("{} samples = {} ranks x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
+  rows.emplace_back("step", fmt::format("{} samples = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
                                         "moments), {} schedule, peak {:g}",
-                                        facts.global_batch, session_.world_size(), options.per_device_train_batch_size,
+                                        facts.global_batch, session_.world_size(), session_.world_size() == 1 ? "" : "s", options.per_device_train_batch_size,
                                         options.gradient_accumulation_steps, options.lr_scheduler_type,
                                         options.learning_rate));
   const auto epochs = static_cast<double>(facts.total_steps) * static_cast<double>(facts.global_batch) /

@@ -18,7 +18,7 @@ namespace {
 
 // Opens a regular file and returns descriptor and size; one sentence for each way that can fail.
 std::pair<int, std::size_t> open_regular(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw UserError("cannot read " + path.string() + ": " + std::strerror(errno));
   struct stat info {};
   if (::fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {

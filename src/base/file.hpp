@@ -20,6 +20,7 @@ class MappedFile {
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
   MappedFile(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }

@@ -114,16 +114,17 @@ const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per
   request.largest_window = session.max(request.largest_window);
   request.longest_sample = session.max(request.longest_sample);
   request.free_bytes = -session.max(-free_device_bytes(decoder_.options().device, session.local_size()));
-  adopt(plan_memory(decoder_, request));
-  return plan_;
+  return adopt(plan_memory(decoder_, request));
 }
 
-void Trainer::adopt(const MemoryPlan& plan) {
+const MemoryPlan& Trainer::adopt(const MemoryPlan& plan) {
   plan_ = plan;
+  plan_.activation_bytes = decoder_.activation_bytes(plan_.reserved_tokens, plan_.recompute);
   decoder_.reserve(plan_.reserved_tokens, plan_.recompute);
   settings_.bits["plan"] = {{"recompute", plan_.recompute},
                             {"max_tokens_per_pass", plan_.max_tokens_per_pass},
                             {"reserved_tokens", plan_.reserved_tokens}};
+  return plan_;
 }
 
 std::vector<data::PassBatch> Trainer::passes_of(std::int64_t step) const {
@@ -195,9 +196,10 @@ void Trainer::stop_on_bad_step(const StepOutcome& outcome) const {
   for (const std::int64_t sample : suspects) {
     if (sample >= 0) samples += (samples.empty() ? "" : ", ") + std::to_string(sample);
   }
-  throw Failure(fmt::format(
-      "step {}: loss or gradient of {} is not finite (samples {}); the parameters were not changed by it and the last "
-      "checkpoint is intact; try a smaller --learning_rate",
+  // The flag came with the all-reduce: every rank is here, at the same step.
+  throw cluster::AgreedError(fmt::format(
+      "step {}: loss or gradient of {} is not finite (samples {}); neither parameters nor checkpoints were changed by it; "
+      "try a smaller --learning_rate",
       outcome.step + 1, who, samples));
 }
 

@@ -83,15 +83,13 @@ class Trainer {
 
   // Plans memory for the steps that are left; collective.
   const MemoryPlan& plan(Recompute recompute, std::int64_t max_tokens_per_pass);
-  void adopt(const MemoryPlan& plan);  // the plan of a checkpoint instead
+  const MemoryPlan& adopt(const MemoryPlan& plan);  // the plan of a checkpoint instead
 
   // Trains to the end or until a stop was agreed; a checkpoint is committed at the end either way. Collective.
-  // Throws Failure on a loss or gradient that is not finite, naming step, rank and samples; nothing is saved then.
+  // Throws AgreedError on a loss or gradient that is not finite, naming step, rank and samples; nothing is saved then.
   cluster::StopReason run();
 
   std::int64_t steps_done() const { return steps_done_; }
-  std::int64_t global_batch() const { return global_batch_; }
-  std::int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
   // The trained matrices on the host, with PEFT's names; rank 0.
   exporting::Adapter adapter();
   const at::Tensor& master() { return engine_.buffers().master; }
