@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""clang-tidy over the files of a build, in parallel; what was clean before in the very same text is not read again.
+"""clang-tidy over the files of src/ that a build made, in parallel. What was clean before, in the very same text, is not
+read again.
 
     tidy.py --build BUILD_DIR [--cache DIR] [--all]
 
@@ -33,30 +34,23 @@ def dependencies(build):
 
 
 def digest(command, files):
-    """Over the compile command, the checks and all of our own files that the object was made from."""
+    """Over the compile command, the checks and all files of src/ that the object was made from."""
     text = hashlib.sha256(json.dumps(command, sort_keys=True).encode())
     for file in [ROOT / ".clang-tidy", *sorted(files)]:
         text.update(str(file).encode() + b"\0" + file.read_bytes())
     return text.hexdigest()
 
 
-def ours(path):
-    return path.is_relative_to(ROOT / "src") or path.is_relative_to(ROOT / "tests")
-
-
 def wanted(build, all_files):
-    """(source file, digest) of every C++ file to look at."""
+    """(source file, digest) of every C++ file of src/ to look at."""
     known = dependencies(build)
     for command in json.loads((build / "compile_commands.json").read_text()):
         source = Path(command["file"])
-        files = known.get(command["output"])
-        if source.suffix != ".cpp" or not ours(source):
+        files = known.get(os.path.relpath(build / command["output"], build))
+        if source.suffix != ".cpp" or not source.is_relative_to(ROOT / "src") or files is None:
             continue
-        if files is None:
-            print(f"skipped: {source} has not been built in {build}")
-            sys.exit(77)
         if all_files or not any("/ATen/" in str(file) or "/c10/" in str(file) for file in files):
-            yield source, digest(command, [file for file in files if ours(file)])
+            yield source, digest(command, [file for file in files if file.is_relative_to(ROOT / "src")])
 
 
 def check(build, source):
@@ -79,6 +73,9 @@ def main():
     version = subprocess.run([BIN / "clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
     prefix = hashlib.sha256(version.encode()).hexdigest()[:8]
     todo = [(s, cache / f"{prefix}-{d}") for s, d in wanted(build, arguments.all)]
+    if not todo:
+        print(f"skipped: nothing has been built in {build}")
+        sys.exit(77)
     fresh = [(s, stamp) for s, stamp in todo if not stamp.exists()]
     failures = 0
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
