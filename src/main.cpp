@@ -24,10 +24,12 @@ using namespace ranktune;
 constexpr int kFailed = 1;
 constexpr int kWrongInput = 2;
 
-void print_error(const std::vector<std::string>& sentences) { app::Console().error(sentences); }
+void print_error(const std::vector<std::string>& sentences) {
+  app::Console().error(sentences);
+}
 
-// The command under MPI. What all ranks agreed on is said by rank 0 and ends with a common code; what went wrong here
-// alone is said here, and MPI_Abort ends the others, which may be waiting for this rank.
+// The command under MPI. What all ranks agreed on is said by rank 0 and ends with a common code; what went
+// wrong here alone is said here, and MPI_Abort ends the others, which may be waiting for this rank.
 int run_under_mpi(const std::function<int(const cluster::Session&)>& command) {
   const cluster::Session session;
   const auto abort = [&](int code, const std::string& text) -> int {
@@ -45,7 +47,8 @@ int run_under_mpi(const std::function<int(const cluster::Session&)>& command) {
     if (session.is_root()) print_error({error.what()});
     return kFailed;
   } catch (const cluster::StopRequested& stop) {
-    if (session.is_root()) app::Console().note(fmt::format("stopped by {} before the first step", cluster::describe(stop.reason)));
+    if (session.is_root())
+      app::Console().note(fmt::format("stopped by {} before the first step", cluster::describe(stop.reason)));
     return cluster::exit_code(stop.reason);
   } catch (const UserError& error) {
     return abort(kWrongInput, error.what());
@@ -98,7 +101,8 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     print_error({error.what()});
   }
-  // Static destructors of the libraries are skipped: everything of ours is closed, and theirs may wait for devices.
+  // Static destructors of the libraries are skipped: everything of ours is closed, and theirs may wait for
+  // devices.
   std::fflush(nullptr);
   std::_Exit(code);
 }

@@ -54,8 +54,9 @@ void refuse_contradictions(const TrainOptions& options, const exporting::Adapter
   std::vector<std::string> problems;
   const auto compare = [&](const char* flag, const auto& wanted, const auto& found) {
     if (!options.is_explicit(flag) || wanted == found) return;
-    problems.push_back(fmt::format("--{} {} contradicts the adapter of --init_adapter, which has {}; leave the flag out",
-                                   flag, wanted, found));
+    problems.push_back(
+        fmt::format("--{} {} contradicts the adapter of --init_adapter, which has {}; leave the flag out",
+                    flag, wanted, found));
   };
   compare("r", asked.r, adapter.r);
   compare("lora_alpha", asked.lora_alpha, adapter.lora_alpha);
@@ -72,12 +73,14 @@ void refuse_contradictions(const TrainOptions& options, const exporting::Adapter
 void check_vocabulary(const data::Tokenizer& tokenizer, const model::ModelConfig& model,
                       const std::filesystem::path& folder) {
   if (tokenizer.vocab_size() > model.vocab_size) {
-    throw UserError(fmt::format("{}: the tokenizer has ids up to {}, but config.json has vocab_size = {}; they do not "
-                                "belong together",
-                                folder.string(), tokenizer.vocab_size() - 1, model.vocab_size));
+    throw UserError(
+        fmt::format("{}: the tokenizer has ids up to {}, but config.json has vocab_size = {}; they do not "
+                    "belong together",
+                    folder.string(), tokenizer.vocab_size() - 1, model.vocab_size));
   }
   if (!tokenizer.eos_token()) {
-    throw UserError(folder.string() + ": tokenizer_config.json names no eos_token, with which every prompt has to end");
+    throw UserError(folder.string() +
+                    ": tokenizer_config.json names no eos_token, with which every prompt has to end");
   }
 }
 
@@ -85,10 +88,12 @@ void check_vocabulary(const data::Tokenizer& tokenizer, const model::ModelConfig
 
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems) {
   Inputs inputs;
-  const bool model_found = passes(
-      problems, [&] { inputs.model_folder = data::resolve_hub_name(options.model_name, data::HubKind::model); });
+  const bool model_found = passes(problems, [&] {
+    inputs.model_folder = data::resolve_hub_name(options.model_name, data::HubKind::model);
+  });
   if (model_found) {
-    const bool config_good = passes(problems, [&] { inputs.model = model::read_model_config(inputs.model_folder); });
+    const bool config_good =
+        passes(problems, [&] { inputs.model = model::read_model_config(inputs.model_folder); });
     const bool tokenizer_good =
         passes(problems, [&] { inputs.tokenizer = data::Tokenizer::from_folder(inputs.model_folder); });
     if (config_good && tokenizer_good) {

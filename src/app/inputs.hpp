@@ -28,8 +28,8 @@ struct Inputs {
   exporting::AdapterConfig adapter;  // what adapter_config.json will say
 };
 
-// Finds and checks model, tokenizer, weights' headers, dataset and adapter. Every problem found is added to `problems`
-// as a sentence; the result is complete only where none was added.
+// Finds and checks model, tokenizer, weights' headers, dataset and adapter. Every problem found is added to
+// `problems` as a sentence; the result is complete only where none was added.
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
 
 }  // namespace ranktune::app

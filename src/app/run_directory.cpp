@@ -25,7 +25,8 @@ bool holds_a_run(const fs::path& directory) {
          fs::exists(directory / "adapter", ignored) || !store::list_checkpoints(directory).empty();
 }
 
-// Tries to make the directory and a file in it, and leaves nothing new behind; the sentence of what failed, or nothing.
+// Tries to make the directory and a file in it, and leaves nothing new behind; the sentence of what failed,
+// or nothing.
 std::optional<std::string> why_not_writable(const std::string& what, const fs::path& directory) {
   std::error_code error;
   const bool made = fs::create_directories(directory, error);
@@ -44,7 +45,9 @@ std::optional<std::string> why_not_writable(const std::string& what, const fs::p
   return std::nullopt;
 }
 
-fs::path exports_file(const TrainOptions& options) { return fs::path(options.output_dir) / "exports.json"; }
+fs::path exports_file(const TrainOptions& options) {
+  return fs::path(options.output_dir) / "exports.json";
+}
 
 // Whether the run in the output directory has said that --save_path is its own to write.
 bool owns_save_path(const TrainOptions& options) {
@@ -53,11 +56,12 @@ bool owns_save_path(const TrainOptions& options) {
   return record.is_object() && record.value("save_path", "") == fs::absolute(options.save_path).string();
 }
 
-StartPoint from_checkpoint(const fs::path& path, const nlohmann::json& recipe, std::optional<store::Checkpoint>& loaded) {
+StartPoint from_checkpoint(const fs::path& path, const nlohmann::json& recipe,
+                           std::optional<store::Checkpoint>& loaded) {
   loaded = store::read_checkpoint(path);
   if (const auto different = differences(loaded->recipe, recipe); !different.empty()) {
-    throw UserError(fmt::format("{} belongs to another recipe: {}; use those values, or another --output_dir", path.string(),
-                                fmt::join(different, "; ")));
+    throw UserError(fmt::format("{} belongs to another recipe: {}; use those values, or another --output_dir",
+                                path.string(), fmt::join(different, "; ")));
   }
   StartPoint start;
   start.kind = StartPoint::Kind::resume;
@@ -91,24 +95,29 @@ void check_directories(const TrainOptions& options, std::vector<std::string>& pr
   if (const auto problem = why_not_writable("--output_dir", output)) {
     problems.push_back(*problem);
   } else if (options.resume == "never" && holds_a_run(output)) {
-    problems.push_back(fmt::format("--output_dir {} already holds a run; continue it with --resume auto, or name another "
-                                   "directory",
-                                   output.string()));
+    problems.push_back(
+        fmt::format("--output_dir {} already holds a run; continue it with --resume auto, or name another "
+                    "directory",
+                    output.string()));
   }
   if (options.resume != "never" && options.resume != "auto") {
     const fs::path checkpoint = options.resume;
     std::error_code ignored;
     if (!fs::is_directory(checkpoint)) {
-      problems.push_back(fmt::format("--resume {}: no such checkpoint directory; use never, auto or the path of one", options.resume));
-    } else if (holds_a_run(output) && !fs::equivalent(fs::absolute(checkpoint).parent_path(), output, ignored)) {
-      problems.push_back(fmt::format("--output_dir {} holds another run than --resume {}; name another directory",
-                                     output.string(), options.resume));
+      problems.push_back(fmt::format(
+          "--resume {}: no such checkpoint directory; use never, auto or the path of one", options.resume));
+    } else if (holds_a_run(output) &&
+               !fs::equivalent(fs::absolute(checkpoint).parent_path(), output, ignored)) {
+      problems.push_back(
+          fmt::format("--output_dir {} holds another run than --resume {}; name another directory",
+                      output.string(), options.resume));
     }
   }
   if (!options.save_model) return;
   const fs::path save = fs::absolute(options.save_path);
   if (fs::exists(save) && !(options.resume != "never" && owns_save_path(options))) {
-    problems.push_back(fmt::format("--save_path {} exists already; remove it or name another", options.save_path));
+    problems.push_back(
+        fmt::format("--save_path {} exists already; remove it or name another", options.save_path));
   } else if (const auto problem = why_not_writable("the folder of --save_path,", save.parent_path())) {
     problems.push_back(*problem);
   }

@@ -41,12 +41,8 @@ std::string cuda_version() {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> library_versions() {
-  return {{"ranktune", kVersion},
-          {"git_revision", kGitRevision},
-          {"libtorch", TORCH_VERSION},
-          {"cuda_runtime", cuda_version()},
-          {"mpi", cluster::mpi_library()},
-          {"hdf5", hdf5_version()}};
+  return {{"ranktune", kVersion},           {"git_revision", kGitRevision},  {"libtorch", TORCH_VERSION},
+          {"cuda_runtime", cuda_version()}, {"mpi", cluster::mpi_library()}, {"hdf5", hdf5_version()}};
 }
 
 nlohmann::json recipe_of(const TrainOptions& options, const Inputs& inputs, const std::string& dataset_key,
@@ -110,8 +106,9 @@ std::vector<std::string> differences(const nlohmann::json& was, const nlohmann::
 
 store::Provenance provenance_of(const cluster::Session& session, const cluster::DeviceChoice& device,
                                 const cluster::Communicator& communicator, const TrainOptions& options,
-                                const std::vector<std::string>& gpus_of_ranks, const std::string& dataset_digest,
-                                const std::string& command_line, const nlohmann::json& recipe) {
+                                const std::vector<std::string>& gpus_of_ranks,
+                                const std::string& dataset_digest, const std::string& command_line,
+                                const nlohmann::json& recipe) {
   const cluster::SlurmFacts slurm = cluster::slurm_facts();
   store::Provenance provenance;
   provenance.text = {{"software", "ranktune"},

@@ -1,4 +1,5 @@
-// What a run writes down about itself: its recipe (equal on resume), what its bits depend on, and its provenance.
+// What a run writes down about itself: its recipe (equal on resume), what its bits depend on, and its
+// provenance.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -31,7 +32,8 @@ std::vector<std::string> differences(const nlohmann::json& was, const nlohmann::
 // Root attributes of the metrics file.
 store::Provenance provenance_of(const cluster::Session& session, const cluster::DeviceChoice& device,
                                 const cluster::Communicator& communicator, const TrainOptions& options,
-                                const std::vector<std::string>& gpus_of_ranks, const std::string& dataset_digest,
-                                const std::string& command_line, const nlohmann::json& recipe);
+                                const std::vector<std::string>& gpus_of_ranks,
+                                const std::string& dataset_digest, const std::string& command_line,
+                                const nlohmann::json& recipe);
 
 }  // namespace ranktune::app

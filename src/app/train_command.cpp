@@ -77,7 +77,8 @@ class TrainRun {
   void stop_together(const char* phase);
   train::TrainSettings settings() const;
   std::int64_t global_batch() const {
-    return options_.per_device_train_batch_size * options_.gradient_accumulation_steps * session_.world_size();
+    return options_.per_device_train_batch_size * options_.gradient_accumulation_steps *
+           session_.world_size();
   }
 
   const cluster::Session& session_;
@@ -132,48 +133,56 @@ void TrainRun::choose_device_and_communicator() {
     cluster::prepare_environment(session_, options_.allow_shared_gpu);
     device_ = cluster::choose_device(session_, options_.device, options_.allow_shared_gpu);
     if (!device_.cuda && options_.dtype == "bfloat16") {
-      throw UserError("--dtype bfloat16 needs a GPU, and this run is on the CPU; leave the flag out or use float32");
+      throw UserError(
+          "--dtype bfloat16 needs a GPU, and this run is on the CPU; leave the flag out or use float32");
     }
-    if (device_.cuda && options_.dtype != "float32" && (inputs_.model.head_dim % 8 != 0 || inputs_.model.head_dim > 256)) {
-      throw UserError(fmt::format("head_dim = {} cannot be trained in bfloat16 (a multiple of 8 up to 256 can); use "
-                                  "--dtype float32",
-                                  inputs_.model.head_dim));
+    if (device_.cuda && options_.dtype != "float32" &&
+        (inputs_.model.head_dim % 8 != 0 || inputs_.model.head_dim > 256)) {
+      throw UserError(
+          fmt::format("head_dim = {} cannot be trained in bfloat16 (a multiple of 8 up to 256 can); use "
+                      "--dtype float32",
+                      inputs_.model.head_dim));
     }
     dtype_ = options_.dtype != "auto" ? options_.dtype : device_.cuda ? "bfloat16" : "float32";
-    communicator_ = device_.cuda ? cluster::make_nccl_communicator(session_) : cluster::make_mpi_communicator(session_);
+    communicator_ =
+        device_.cuda ? cluster::make_nccl_communicator(session_) : cluster::make_mpi_communicator(session_);
   });
 }
 
 void TrainRun::read_dataset() {
   watchdog_.phase("tokenising", kLoadDeadline);
   data::TokenizeOptions how;
-  how.prompt_template = options_.prompt_template == "alpaca" ? data::PromptTemplate::alpaca : data::PromptTemplate::unsloth;
+  how.prompt_template =
+      options_.prompt_template == "alpaca" ? data::PromptTemplate::alpaca : data::PromptTemplate::unsloth;
   how.max_seq_length = options_.max_seq_length;
   how.threads = session_.allowed_cpus();
   dataset_key_ = data::token_cache_key(inputs_.records, *inputs_.tokenizer, how);
   const auto rows = static_cast<std::int64_t>(inputs_.records.rows.size());
   display_.begin("tokenising", "rows");
-  auto result = train::tokenised_dataset(session_, inputs_.records, *inputs_.tokenizer, how,
-                                         cache_directory(std::filesystem::path(options_.output_dir) / ".cache"),
-                                         [&](std::int64_t done) {
-                                           watchdog_.progress();
-                                           signals_.poll();
-                                           display_.progress(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(rows));
-                                         });
+  auto result = train::tokenised_dataset(
+      session_, inputs_.records, *inputs_.tokenizer, how,
+      cache_directory(std::filesystem::path(options_.output_dir) / ".cache"), [&](std::int64_t done) {
+        watchdog_.progress();
+        signals_.poll();
+        display_.progress(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(rows));
+      });
   display_.end(result.from_cache ? "from the cache" : "");
   if (!result.warning.empty()) display_.warning("the token cache was not written: " + result.warning);
   store_ = std::move(result.store);
   inputs_.records.rows = {};
   session_.together("counting the samples", [&] {
     if (store_.samples() == 0) {
-      throw UserError(fmt::format("no row of {} has a token to train on within --max_seq_length {}; use a larger one",
-                                  options_.dataset, options_.max_seq_length));
+      throw UserError(
+          fmt::format("no row of {} has a token to train on within --max_seq_length {}; use a larger one",
+                      options_.dataset, options_.max_seq_length));
     }
   });
-  const std::int64_t per_epoch = data::SampleOrder(store_.samples(), global_batch(), 0, false).steps_per_epoch();
+  const std::int64_t per_epoch =
+      data::SampleOrder(store_.samples(), global_batch(), 0, false).steps_per_epoch();
   total_steps_ = options_.max_steps;
   if (options_.max_steps <= 0) {
-    total_steps_ = static_cast<std::int64_t>(std::ceil(*options_.num_train_epochs * static_cast<double>(per_epoch)));
+    total_steps_ =
+        static_cast<std::int64_t>(std::ceil(*options_.num_train_epochs * static_cast<double>(per_epoch)));
   }
 }
 
@@ -238,7 +247,8 @@ void TrainRun::load_model() {
   watchdog_.phase("loading the model", kLoadDeadline);
   session_.together("making room for the model", [&] {
     model::DecoderOptions how;
-    how.device = device_.cuda ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_.index)) : at::Device(at::kCPU);
+    how.device = device_.cuda ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_.index))
+                              : at::Device(at::kCPU);
     how.dtype = dtype_ == "bfloat16" ? at::kBFloat16 : at::kFloat;
     how.max_positions = options_.max_seq_length;
     how.dropout_seed = static_cast<std::uint64_t>(options_.seed);
@@ -269,8 +279,8 @@ void TrainRun::open_records() {
   const auto devices = session_.gather_all(device_.name + (device_.uuid.empty() ? "" : " " + device_.uuid));
   session_.together("opening metrics", [&] {
     if (!session_.is_root()) return;
-    const auto provenance = provenance_of(session_, device_, *communicator_, options_, devices, inputs_.records.digest,
-                                          command_line_, recipe_);
+    const auto provenance = provenance_of(session_, device_, *communicator_, options_, devices,
+                                          inputs_.records.digest, command_line_, recipe_);
     metrics_ = std::make_unique<store::MetricsWriter>(options_.output_dir, start_.step, provenance);
     if (!metrics_->fallback_reason().empty()) display_.warning(metrics_->fallback_reason());
     metrics_->write(store::EventRow{wall_seconds(), start_.step, start_.resumes() ? "resume" : "start",
@@ -294,8 +304,9 @@ void TrainRun::restore(std::int64_t step) {
     for (const char* name : {"parameters", "exp_avg", "exp_avg_sq"}) {
       arrays.push_back(checkpoint_->array(name));
       if (static_cast<std::int64_t>(arrays.back().size()) != decoder_->layout().elements) {
-        throw UserError(fmt::format("{}: {} has {} elements, but this model needs {}", start_.checkpoint.string(), name,
-                                    arrays.back().size(), decoder_->layout().elements));
+        throw UserError(fmt::format("{}: {} has {} elements, but this model needs {}",
+                                    start_.checkpoint.string(), name, arrays.back().size(),
+                                    decoder_->layout().elements));
       }
     }
     bits = checkpoint_->bits.dump();
@@ -332,9 +343,11 @@ void TrainRun::export_results() {
   session_.together("exporting", [&] {
     if (!session_.is_root()) return;
     const auto adapter = trainer_->adapter();
-    train::save_adapter(std::filesystem::path(options_.output_dir) / "adapter", adapter, inputs_.model_folder);
+    train::save_adapter(std::filesystem::path(options_.output_dir) / "adapter", adapter,
+                        inputs_.model_folder);
     if (merged) train::save_merged(options_.save_path, *decoder_, trainer_->master(), inputs_.model_folder);
-    if (options_.save_model && !merged) train::save_adapter(options_.save_path, adapter, inputs_.model_folder);
+    if (options_.save_model && !merged)
+      train::save_adapter(options_.save_path, adapter, inputs_.model_folder);
   });
 }
 
@@ -378,8 +391,8 @@ int TrainRun::run() {
   load_model();
   open_records();
 
-  train::TrainEnvironment environment{session_,      *communicator_,   signals_,    watchdog_,
-                                      io_.get(),     metrics_.get(),   lock_.get(), &display_};
+  train::TrainEnvironment environment{session_,  *communicator_, signals_,    watchdog_,
+                                      io_.get(), metrics_.get(), lock_.get(), &display_};
   trainer_ = std::make_unique<train::Trainer>(settings(), *decoder_, store_, environment);
   if (start_.resumes()) {
     restore(start_.step);
@@ -394,8 +407,9 @@ int TrainRun::run() {
     const auto recompute = mode == "true"    ? train::Recompute::always
                            : mode == "false" ? train::Recompute::never
                                              : train::Recompute::automatic;
-    session_.together("planning memory",
-                      [&] { display_.plan(trainer_->plan(recompute, options_.max_tokens_per_pass.value_or(0))); });
+    session_.together("planning memory", [&] {
+      display_.plan(trainer_->plan(recompute, options_.max_tokens_per_pass.value_or(0)));
+    });
   }
 
   const cluster::StopReason reason = trainer_->run();

@@ -8,8 +8,9 @@
 
 namespace ranktune::app {
 
-// Collective. Returns the exit code that all ranks agreed on. Throws the agreed errors of Session::together, StopRequested
-// (signals.hpp) when stopped before the first step, and whatever goes wrong on this rank alone.
-int run_train(const cluster::Session& session, const std::vector<std::string>& arguments, const std::string& command_line);
+// Collective. Returns the exit code that all ranks agreed on. Throws the agreed errors of Session::together,
+// StopRequested (signals.hpp) when stopped before the first step, and whatever goes wrong on this rank alone.
+int run_train(const cluster::Session& session, const std::vector<std::string>& arguments,
+              const std::string& command_line);
 
 }  // namespace ranktune::app

@@ -14,7 +14,8 @@ namespace {
 std::string ranks_by_host(const cluster::Session& session) {
   std::vector<std::pair<std::string, int>> counts;
   for (const std::string& host : session.hosts()) {
-    const auto known = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == host; });
+    const auto known =
+        std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == host; });
     if (known == counts.end()) {
       counts.emplace_back(host, 1);
     } else {
@@ -33,7 +34,8 @@ std::string dataset_line(const RunFacts& facts) {
   const data::TokenStore& store = *facts.store;
   std::string line = fmt::format("{}: {} samples, {} tokens", facts.options->dataset, store.samples(),
                                  human_count(static_cast<double>(store.tokens())));
-  if (store.truncated > 0) line += fmt::format(", {} cut at {}", store.truncated, facts.options->max_seq_length);
+  if (store.truncated > 0)
+    line += fmt::format(", {} cut at {}", store.truncated, facts.options->max_seq_length);
   if (store.skipped > 0) line += fmt::format(", {} skipped (nothing to train on)", store.skipped);
   return line;
 }
@@ -41,7 +43,8 @@ std::string dataset_line(const RunFacts& facts) {
 }  // namespace
 
 TrainDisplay::TrainDisplay(const cluster::Session& session)
-    : session_(session), console_(session.is_root() ? ConsoleSettings::of_process() : ConsoleSettings::silent()) {}
+    : session_(session),
+      console_(session.is_root() ? ConsoleSettings::of_process() : ConsoleSettings::silent()) {}
 
 void TrainDisplay::begin(const std::string& phase, const std::string& unit) {
   phase_ = phase;
@@ -70,21 +73,25 @@ void TrainDisplay::banner(const RunFacts& facts) {
   rows.emplace_back("model", fmt::format("{} ({}, {} parameters, {}{})", options.model_name,
                                          facts.inputs->model.architecture, human_count(base), facts.dtype,
                                          options.load_format == "dummy" ? ", random weights" : ""));
-  rows.emplace_back("LoRA", fmt::format("r {}, alpha {:g}, {}: {} trainable parameters ({:.2f} %)", lora.r, lora.alpha,
-                                        facts.inputs->adapter.target_modules.size() == 7
-                                            ? "all projections"
-                                            : fmt::format("{}", fmt::join(facts.inputs->adapter.target_modules, " ")),
-                                        human_count(trainable), 100.0 * trainable / base));
-  rows.emplace_back("ranks", fmt::format("{} ({}), {}", session_.world_size(), ranks_by_host(session_), facts.communicator));
-  rows.emplace_back("device", facts.device->cuda ? fmt::format("{}, driver {}", facts.device->name, facts.device->driver)
-                                                 : fmt::format("{}, {} thread{} a rank", facts.device->name,
-                                                               facts.threads, facts.threads == 1 ? "" : "s"));
+  rows.emplace_back(
+      "LoRA", fmt::format("r {}, alpha {:g}, {}: {} trainable parameters ({:.2f} %)", lora.r, lora.alpha,
+                          facts.inputs->adapter.target_modules.size() == 7
+                              ? "all projections"
+                              : fmt::format("{}", fmt::join(facts.inputs->adapter.target_modules, " ")),
+                          human_count(trainable), 100.0 * trainable / base));
+  rows.emplace_back("ranks", fmt::format("{} ({}), {}", session_.world_size(), ranks_by_host(session_),
+                                         facts.communicator));
+  rows.emplace_back("device", facts.device->cuda
+                                  ? fmt::format("{}, driver {}", facts.device->name, facts.device->driver)
+                                  : fmt::format("{}, {} thread{} a rank", facts.device->name, facts.threads,
+                                                facts.threads == 1 ? "" : "s"));
   rows.emplace_back("dataset", dataset_line(facts));
-  rows.emplace_back("step", fmt::format("{} samples = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
-                                        "moments), {} schedule, peak {:g}",
-                                        facts.global_batch, session_.world_size(), session_.world_size() == 1 ? "" : "s", options.per_device_train_batch_size,
-                                        options.gradient_accumulation_steps, options.lr_scheduler_type,
-                                        options.learning_rate));
+  rows.emplace_back(
+      "step", fmt::format("{} samples = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
+                          "moments), {} schedule, peak {:g}",
+                          facts.global_batch, session_.world_size(), session_.world_size() == 1 ? "" : "s",
+                          options.per_device_train_batch_size, options.gradient_accumulation_steps,
+                          options.lr_scheduler_type, options.learning_rate));
   const auto epochs = static_cast<double>(facts.total_steps) * static_cast<double>(facts.global_batch) /
                       static_cast<double>(facts.store->samples());
   std::string steps = fmt::format("{} (about {:.2f} epochs)", facts.total_steps, epochs);
@@ -95,7 +102,8 @@ void TrainDisplay::banner(const RunFacts& facts) {
   console_.banner(rows);
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
   if (session_.allowed_cpus() < 2 && online >= 2L * session_.local_size()) {
-    console_.note(fmt::format("a rank may use 1 of this node's {} CPUs; mpirun --bind-to none gives it more", online));
+    console_.note(
+        fmt::format("a rank may use 1 of this node's {} CPUs; mpirun --bind-to none gives it more", online));
   }
 }
 
@@ -146,8 +154,9 @@ void TrainDisplay::summary(const TrainOptions& options, cluster::StopReason reas
   console_.finish();
   const std::filesystem::path output = options.output_dir;
   if (reason != cluster::StopReason::none) {
-    console_.note(fmt::format("stopped by {} after step {} of {}; continue with the same command and --resume auto",
-                              cluster::describe(reason), steps_done, total_steps));
+    console_.note(
+        fmt::format("stopped by {} after step {} of {}; continue with the same command and --resume auto",
+                    cluster::describe(reason), steps_done, total_steps));
   } else {
     console_.note(fmt::format("done: {} steps in {}", steps_done, human_duration(seconds)));
   }

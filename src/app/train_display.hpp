@@ -45,8 +45,8 @@ class TrainDisplay final : public train::TrainObserver {
   void plan(const train::MemoryPlan& plan);
   void note(const std::string& text);
   void warning(const std::string& text);
-  void summary(const TrainOptions& options, cluster::StopReason reason, std::int64_t steps_done, std::int64_t total_steps,
-               double seconds);
+  void summary(const TrainOptions& options, cluster::StopReason reason, std::int64_t steps_done,
+               std::int64_t total_steps, double seconds);
 
   void step(const train::StepReport& report) override;
   void checkpoint(const std::filesystem::path& path, std::int64_t step) override;

@@ -29,8 +29,8 @@ namespace detail {
 }
 
 // An invariant of ours that stays on in release builds; throws Failure.
-#define RT_CHECK(condition, message)                                                          \
-  do {                                                                                        \
+#define RT_CHECK(condition, message)                                                               \
+  do {                                                                                             \
     if (!(condition)) ::ranktune::detail::check_failed(#condition, __FILE__, __LINE__, (message)); \
   } while (false)
 

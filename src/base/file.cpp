@@ -41,7 +41,8 @@ std::string read_file(const std::filesystem::path& path) {
     done += static_cast<std::size_t>(got);
   }
   ::close(descriptor);
-  if (done != size) throw UserError("cannot read " + path.string() + ": the file ended early or the disk failed");
+  if (done != size)
+    throw UserError("cannot read " + path.string() + ": the file ended early or the disk failed");
   return content;
 }
 
@@ -87,8 +88,10 @@ std::filesystem::path cache_directory(const std::filesystem::path& fallback) {
     return value == nullptr ? "" : value;
   };
   if (const auto own = variable("RANKTUNE_CACHE"); !own.empty()) return own;
-  if (const auto xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return std::filesystem::path(xdg) / "ranktune";
-  if (const auto home = variable("HOME"); !home.empty()) return std::filesystem::path(home) / ".cache/ranktune";
+  if (const auto xdg = variable("XDG_CACHE_HOME"); !xdg.empty())
+    return std::filesystem::path(xdg) / "ranktune";
+  if (const auto home = variable("HOME"); !home.empty())
+    return std::filesystem::path(home) / ".cache/ranktune";
   return fallback;
 }
 

@@ -15,7 +15,13 @@
 namespace ranktune {
 
 // What a stream of draws is for; keeps streams of the same seed apart.
-enum class RandomPurpose : std::uint32_t { shuffle = 1, lora_init = 2, dropout = 3, dummy_weights = 4, sampling = 5 };
+enum class RandomPurpose : std::uint32_t {
+  shuffle = 1,
+  lora_init = 2,
+  dropout = 3,
+  dummy_weights = 4,
+  sampling = 5
+};
 
 struct Philox4 {
   std::uint32_t x, y, z, w;
@@ -26,10 +32,9 @@ RT_HOST_DEVICE constexpr Philox4 philox4x32(Philox4 counter, std::uint32_t key0,
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * counter.x;
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * counter.z;
-    counter = Philox4{static_cast<std::uint32_t>(product1 >> 32) ^ counter.y ^ key0,
-                      static_cast<std::uint32_t>(product1),
-                      static_cast<std::uint32_t>(product0 >> 32) ^ counter.w ^ key1,
-                      static_cast<std::uint32_t>(product0)};
+    counter = Philox4{
+        static_cast<std::uint32_t>(product1 >> 32) ^ counter.y ^ key0, static_cast<std::uint32_t>(product1),
+        static_cast<std::uint32_t>(product0 >> 32) ^ counter.w ^ key1, static_cast<std::uint32_t>(product0)};
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
   }
@@ -39,8 +44,8 @@ RT_HOST_DEVICE constexpr Philox4 philox4x32(Philox4 counter, std::uint32_t key0,
 // The draw number `index` of the stream (seed, purpose, stream): 128 random bits.
 RT_HOST_DEVICE constexpr Philox4 random_bits(std::uint64_t seed, RandomPurpose purpose, std::uint32_t stream,
                                              std::uint64_t index) {
-  return philox4x32(Philox4{static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), stream,
-                            static_cast<std::uint32_t>(purpose)},
+  return philox4x32(Philox4{static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+                            stream, static_cast<std::uint32_t>(purpose)},
                     static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32));
 }
 

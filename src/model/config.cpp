@@ -18,7 +18,8 @@ struct Family {
   std::string_view model_type;
   bool qk_norm;
 };
-constexpr std::array<Family, 2> kFamilies{{{"LlamaForCausalLM", "llama", false}, {"Qwen3ForCausalLM", "qwen3", true}}};
+constexpr std::array<Family, 2> kFamilies{
+    {{"LlamaForCausalLM", "llama", false}, {"Qwen3ForCausalLM", "qwen3", true}}};
 
 // Typed access to the keys of one JSON object, with sentences that name file, key and value.
 class Keys {
@@ -50,7 +51,9 @@ class Keys {
     if (!(number > 0) || !std::isfinite(number)) refuse(key, "is not a positive number");
     return number;
   }
-  double positive_or(const std::string& key, double fallback) const { return present(key) ? positive(key) : fallback; }
+  double positive_or(const std::string& key, double fallback) const {
+    return present(key) ? positive(key) : fallback;
+  }
   bool flag_or(const std::string& key, bool fallback) const {
     if (!present(key)) return fallback;
     if (!object_.at(key).is_boolean()) refuse(key, "is not true or false");
@@ -68,7 +71,8 @@ class Keys {
   std::string where_;
 };
 
-// Both spellings: `rope_theta` beside `rope_scaling` {"rope_type" or "type"}, and `rope_parameters` with all of it.
+// Both spellings: `rope_theta` beside `rope_scaling` {"rope_type" or "type"}, and `rope_parameters` with all
+// of it.
 RopeConfig parse_rope(const Keys& keys, const std::string& where) {
   RopeConfig rope;
   rope.theta = keys.positive_or("rope_theta", rope.theta);
@@ -104,15 +108,17 @@ RopeConfig parse_rope(const Keys& keys, const std::string& where) {
 }
 
 void refuse_other_mathematics(const Keys& keys) {
-  if (keys.text_or("hidden_act", "silu") != "silu") keys.refuse("hidden_act", "is not supported; only \"silu\" is");
+  if (keys.text_or("hidden_act", "silu") != "silu")
+    keys.refuse("hidden_act", "is not supported; only \"silu\" is");
   for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
     if (keys.flag_or(key, false)) keys.refuse(key, "is not supported");
   }
   if (keys.present("partial_rotary_factor") && keys.positive("partial_rotary_factor") != 1.0) {
     keys.refuse("partial_rotary_factor", "is not supported; only 1 is");
   }
-  for (const char* key : {"quantization_config", "num_experts", "num_local_experts", "attn_logit_softcapping",
-                          "final_logit_softcapping", "logit_scale", "embedding_multiplier", "residual_multiplier"}) {
+  for (const char* key :
+       {"quantization_config", "num_experts", "num_local_experts", "attn_logit_softcapping",
+        "final_logit_softcapping", "logit_scale", "embedding_multiplier", "residual_multiplier"}) {
     if (keys.present(key)) keys.refuse(key, "is not supported");
   }
 }
@@ -120,7 +126,8 @@ void refuse_other_mathematics(const Keys& keys) {
 }  // namespace
 
 std::int64_t ModelConfig::parameters() const {
-  const std::int64_t attention = hidden_size * qkv_width() + q_width() * hidden_size + (qk_norm ? 2 * head_dim : 0);
+  const std::int64_t attention =
+      hidden_size * qkv_width() + q_width() * hidden_size + (qk_norm ? 2 * head_dim : 0);
   const std::int64_t layer = attention + 3 * hidden_size * intermediate_size + 2 * hidden_size;
   return layers * layer + hidden_size + vocab_size * hidden_size * (tied_embeddings ? 1 : 2);
 }
@@ -132,7 +139,8 @@ ModelConfig parse_model_config(const json& object, const std::string& where) {
   config.model_type = keys.text_or("model_type", "");
   if (keys.present("architectures")) {
     const json& list = object.at("architectures");
-    if (!list.is_array() || list.empty() || !list.front().is_string()) keys.refuse("architectures", "is not a list of names");
+    if (!list.is_array() || list.empty() || !list.front().is_string())
+      keys.refuse("architectures", "is not a list of names");
     config.architecture = list.front().get<std::string>();
   }
   const Family* family = nullptr;
@@ -143,7 +151,8 @@ ModelConfig parse_model_config(const json& object, const std::string& where) {
     }
   }
   if (family == nullptr) {
-    throw UserError(where + ": architecture \"" + (config.architecture.empty() ? config.model_type : config.architecture) +
+    throw UserError(where + ": architecture \"" +
+                    (config.architecture.empty() ? config.model_type : config.architecture) +
                     "\" is not supported; LlamaForCausalLM and Qwen3ForCausalLM are");
   }
   config.architecture = family->architecture;
@@ -158,7 +167,8 @@ ModelConfig parse_model_config(const json& object, const std::string& where) {
   config.heads = keys.count("num_attention_heads", 4096);
   config.kv_heads = keys.count_or("num_key_value_heads", config.heads, 4096);
   if (config.heads % config.kv_heads != 0) {
-    keys.refuse("num_key_value_heads", "does not divide num_attention_heads = " + std::to_string(config.heads));
+    keys.refuse("num_key_value_heads",
+                "does not divide num_attention_heads = " + std::to_string(config.heads));
   }
   if (!keys.present("head_dim") && config.hidden_size % config.heads != 0) {
     keys.refuse("num_attention_heads", "does not divide hidden_size = " + std::to_string(config.hidden_size));

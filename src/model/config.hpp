@@ -1,5 +1,6 @@
-// What a decoder-only Llama-like model is, read from a Hugging Face config.json. Everything that differs between the
-// supported families is a value here; a key that would change the mathematics and is not understood is refused by name.
+// What a decoder-only Llama-like model is, read from a Hugging Face config.json. Everything that differs
+// between the supported families is a value here; a key that would change the mathematics and is not
+// understood is refused by name.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace ranktune::model {
 
-// Rotary position embedding (Su et al. 2021) and how its frequencies are stretched beyond the trained context.
+// Rotary position embedding (Su et al. 2021) and how its frequencies are stretched beyond the trained
+// context.
 struct RopeConfig {
   enum class Type { standard, linear, llama3 };
   Type type = Type::standard;

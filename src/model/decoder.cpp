@@ -14,7 +14,9 @@
 namespace ranktune::model {
 namespace {
 
-Tensor rows(const Tensor& buffer, std::int64_t count) { return buffer.narrow(0, 0, count); }
+Tensor rows(const Tensor& buffer, std::int64_t count) {
+  return buffer.narrow(0, 0, count);
+}
 
 // The first rows x columns elements of a flat buffer as a contiguous matrix.
 Tensor matrix(const Tensor& flat, std::int64_t row_count, std::int64_t column_count) {
@@ -29,8 +31,10 @@ Tensor heads_of(const Tensor& wide, std::int64_t begin, std::int64_t count, std:
 template <typename Value>
 Tensor to_device(const std::vector<Value>& values, at::Device device) {
   constexpr auto type = std::is_same_v<Value, std::int64_t> ? at::kLong : at::kInt;
-  const Tensor host = at::from_blob(const_cast<Value*>(values.data()), {static_cast<std::int64_t>(values.size())}, type);
-  // Pinned, so that the host does not wait for the device; the pinning allocator keeps it until the copy is done.
+  const Tensor host =
+      at::from_blob(const_cast<Value*>(values.data()), {static_cast<std::int64_t>(values.size())}, type);
+  // Pinned, so that the host does not wait for the device; the pinning allocator keeps it until the copy is
+  // done.
   return device.is_cuda() ? host.pin_memory().to(device, /*non_blocking=*/true) : host.clone();
 }
 
@@ -51,7 +55,8 @@ DevicePass::DevicePass(const data::PassBatch& batch, at::Device device) : cu_seq
   }
   std::vector<std::int64_t> sample_list(batch.ids.size());
   for (std::size_t s = 0; s < batch.samples.size(); ++s) {
-    std::fill(sample_list.begin() + batch.cu_seqlens[s], sample_list.begin() + batch.cu_seqlens[s + 1], batch.samples[s]);
+    std::fill(sample_list.begin() + batch.cu_seqlens[s], sample_list.begin() + batch.cu_seqlens[s + 1],
+              batch.samples[s]);
   }
   ids = to_device(batch.ids, device);
   positions = to_device(batch.positions, device);
@@ -90,7 +95,8 @@ Decoder::Decoder(const ModelConfig& config, const LoraConfig& lora, const Decode
   Tensor sines = at::empty({options.max_positions, half}, at::kFloat);
   for (std::int64_t p = 0; p < options.max_positions; ++p) {
     for (std::int64_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(p) * static_cast<float>(frequencies[static_cast<std::size_t>(i)]);
+      const float angle =
+          static_cast<float>(p) * static_cast<float>(frequencies[static_cast<std::size_t>(i)]);
       cosines.data_ptr<float>()[p * half + i] = std::cos(angle);
       sines.data_ptr<float>()[p * half + i] = std::sin(angle);
     }
@@ -163,7 +169,8 @@ Decoder::Workspace Decoder::make_workspace(std::int64_t tokens, bool recompute, 
   for (std::size_t i = 0; i <= layers_.size(); ++i) {
     work.inputs.push_back(at::empty({tokens, config_.hidden_size}, type));
   }
-  const std::int64_t widest = std::max({first.qkv.wide(), first.o.wide(), first.gate_up.wide(), first.down.wide()});
+  const std::int64_t widest =
+      std::max({first.qkv.wide(), first.o.wide(), first.gate_up.wide(), first.down.wide()});
   work.delta = at::empty({tokens, config_.hidden_size}, type);
   work.residual_gradient = at::empty({tokens, config_.hidden_size}, type);
   work.wide_gradient = at::empty({tokens * widest}, type);
@@ -186,15 +193,15 @@ std::int64_t Decoder::activation_bytes(std::int64_t tokens, bool recompute) cons
     if (tensor.defined()) bytes += static_cast<std::int64_t>(tensor.nbytes());
   };
   for (const Activations& a : work.blocks) {
-    for (const Tensor* t : {&a.normed1, &a.rstd1, &a.qkv, &a.qk, &a.rstd_qk, &a.attended, &a.lse, &a.middle, &a.normed2,
-                            &a.rstd2, &a.gate_up, &a.activated}) {
+    for (const Tensor* t : {&a.normed1, &a.rstd1, &a.qkv, &a.qk, &a.rstd_qk, &a.attended, &a.lse, &a.middle,
+                            &a.normed2, &a.rstd2, &a.gate_up, &a.activated}) {
       add(*t);
     }
   }
   for (const Tensor& t : work.inputs) add(t);
   for (const Tensor* t : {&work.delta, &work.residual_gradient, &work.wide_gradient, &work.output_gradient,
-                          &work.attended_gradient, &work.dropout_scratch, &work.final_normed, &work.final_rstd,
-                          &work.selected, &work.logits, &work.nll_rows}) {
+                          &work.attended_gradient, &work.dropout_scratch, &work.final_normed,
+                          &work.final_rstd, &work.selected, &work.logits, &work.nll_rows}) {
     add(*t);
   }
   return bytes;
@@ -232,8 +239,8 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
   Tensor normed = rows(kept.normed1, tokens);
   Tensor normed_base = normed.narrow(1, 0, hidden);
   Tensor rstd = rows(kept.rstd1, tokens);
-  kernels::add_rms_norm_forward(previous.defined() ? previous : input, previous.defined() ? delta : Tensor(), input,
-                                layer.input_norm, config_.rms_norm_eps, normed_base, rstd);
+  kernels::add_rms_norm_forward(previous.defined() ? previous : input, previous.defined() ? delta : Tensor(),
+                                input, layer.input_norm, config_.rms_norm_eps, normed_base, rstd);
   Tensor qkv = rows(kept.qkv, tokens);
   layer.qkv.forward(normed, qkv, dropout);
 
@@ -256,7 +263,8 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
   Tensor normed2 = rows(kept.normed2, tokens);
   Tensor normed2_base = normed2.narrow(1, 0, hidden);
   Tensor rstd2 = rows(kept.rstd2, tokens);
-  kernels::add_rms_norm_forward(input, delta, middle, layer.post_norm, config_.rms_norm_eps, normed2_base, rstd2);
+  kernels::add_rms_norm_forward(input, delta, middle, layer.post_norm, config_.rms_norm_eps, normed2_base,
+                                rstd2);
   Tensor gate_up = rows(kept.gate_up, tokens);
   layer.gate_up.forward(normed2, gate_up, dropout);
   Tensor activated = rows(kept.activated, tokens);
@@ -279,7 +287,8 @@ void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
   Tensor last = rows(work_.inputs.back(), tokens);
   Tensor normed = rows(work_.final_normed, tokens);
   Tensor rstd = rows(work_.final_rstd, tokens);
-  kernels::add_rms_norm_forward(previous, rows(work_.delta, tokens), last, final_norm_, config_.rms_norm_eps, normed, rstd);
+  kernels::add_rms_norm_forward(previous, rows(work_.delta, tokens), last, final_norm_, config_.rms_norm_eps,
+                                normed, rstd);
 }
 
 void Decoder::head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum) {
@@ -302,12 +311,13 @@ void Decoder::head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& n
   dnormed.zero_();
   dnormed.index_copy_(0, pass.target_rows, dselected);
   dresidual.zero_();
-  kernels::rms_norm_backward(dnormed, rows(work_.inputs.back(), tokens), final_norm_, rows(work_.final_rstd, tokens),
-                             dresidual);
+  kernels::rms_norm_backward(dnormed, rows(work_.inputs.back(), tokens), final_norm_,
+                             rows(work_.final_rstd, tokens), dresidual);
 }
 
-void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass, const DropoutContext& dropout,
-                                      const Tensor& gradient, Tensor& dresidual) {
+void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass,
+                                      const DropoutContext& dropout, const Tensor& gradient,
+                                      Tensor& dresidual) {
   const Layer& layer = layers_[index];
   Activations& kept = block(index);
   const std::int64_t tokens = pass.tokens();
@@ -328,12 +338,13 @@ void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass,
   kernels::attention_backward(dwide.narrow(1, 0, config_.q_width()), heads_of(qk, 0, config_.heads, head_dim),
                               heads_of(qk, config_.q_width(), config_.kv_heads, head_dim),
                               heads_of(qkv, qk_width, config_.kv_heads, head_dim),
-                              attended.narrow(1, 0, config_.q_width()), matrix(kept.lse, config_.heads, tokens),
-                              pass.sequences, 1.0 / std::sqrt(static_cast<double>(head_dim)), dq, dk, dv);
+                              attended.narrow(1, 0, config_.q_width()),
+                              matrix(kept.lse, config_.heads, tokens), pass.sequences,
+                              1.0 / std::sqrt(static_cast<double>(head_dim)), dq, dk, dv);
   Tensor dqk = dqkv.narrow(1, 0, qk_width);
   const kernels::HeadShape shape{config_.heads, config_.kv_heads, head_dim};
-  kernels::qk_norm_rope_backward(dqk, qk_in, layer.q_norm, layer.k_norm, cosines_, sines_, pass.positions, shape,
-                                 config_.qk_norm ? rows(kept.rstd_qk, tokens) : Tensor());
+  kernels::qk_norm_rope_backward(dqk, qk_in, layer.q_norm, layer.k_norm, cosines_, sines_, pass.positions,
+                                 shape, config_.qk_norm ? rows(kept.rstd_qk, tokens) : Tensor());
 
   const bool first = index == 0;  // nothing below the first block is trained
   Tensor dnormed = matrix(work_.wide_gradient, tokens, layer.qkv.wide());
@@ -352,21 +363,24 @@ void Decoder::block_backward(std::size_t index, const DevicePass& pass, const Dr
   Tensor dactivated = matrix(work_.wide_gradient, tokens, layer.down.wide());
   layer.down.backward(dresidual, rows(kept.activated, tokens), dactivated, true, layout_, gradient, dropout);
   Tensor dgate_up = matrix(work_.output_gradient, tokens, layer.gate_up.out());
-  kernels::swiglu_backward(dactivated.narrow(1, 0, config_.intermediate_size), rows(kept.gate_up, tokens), dgate_up);
+  kernels::swiglu_backward(dactivated.narrow(1, 0, config_.intermediate_size), rows(kept.gate_up, tokens),
+                           dgate_up);
   Tensor dnormed = matrix(work_.wide_gradient, tokens, layer.gate_up.wide());
   layer.gate_up.backward(dgate_up, rows(kept.normed2, tokens), dnormed, true, layout_, gradient, dropout);
-  kernels::rms_norm_backward(dnormed.narrow(1, 0, config_.hidden_size), rows(kept.middle, tokens), layer.post_norm,
-                             rows(kept.rstd2, tokens), dresidual);
+  kernels::rms_norm_backward(dnormed.narrow(1, 0, config_.hidden_size), rows(kept.middle, tokens),
+                             layer.post_norm, rows(kept.rstd2, tokens), dresidual);
   attention_half_backward(index, pass, dropout, gradient, dresidual);
 }
 
-void Decoder::forward_backward(const DevicePass& pass, const Tensor& step, const Tensor& gradient, Tensor& nll_sum) {
+void Decoder::forward_backward(const DevicePass& pass, const Tensor& step, const Tensor& gradient,
+                               Tensor& nll_sum) {
   const DropoutContext dropout = dropout_context(pass, step);
   forward(pass, dropout);
   Tensor dresidual = rows(work_.residual_gradient, pass.tokens());
   head_backward(pass, dresidual, nll_sum);
   for (std::size_t l = layers_.size(); l-- > 0;) {
-    // The last block's activations are still there; the others' were overwritten where recomputation shares them.
+    // The last block's activations are still there; the others' were overwritten where recomputation shares
+    // them.
     if (recompute_ && l + 1 != layers_.size()) block_forward(l, Tensor(), pass, dropout);
     block_backward(l, pass, dropout, gradient, dresidual);
   }

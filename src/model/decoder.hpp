@@ -1,7 +1,8 @@
 // The decoder: frozen base weights, forward and backward written out layer by layer, no autograd.
 //
-// A pass runs over `T` tokens of several samples laid end to end. What the backward pass needs is kept in buffers
-// reserved once; with `recompute` only the input of each block is kept and the block's forward runs again.
+// A pass runs over `T` tokens of several samples laid end to end. What the backward pass needs is kept in
+// buffers reserved once; with `recompute` only the input of each block is kept and the block's forward runs
+// again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -68,8 +69,8 @@ class Decoder {
   // Bytes that reserve(tokens, recompute) takes.
   std::int64_t activation_bytes(std::int64_t tokens, bool recompute) const;
 
-  // Adds the gradient of the SUM of the pass's token NLLs to `gradient` (flat fp32) and that sum to `nll_sum` (fp64 [1]).
-  // `step` int64 [1] on the device keys dropout.
+  // Adds the gradient of the SUM of the pass's token NLLs to `gradient` (flat fp32) and that sum to `nll_sum`
+  // (fp64 [1]). `step` int64 [1] on the device keys dropout.
   void forward_backward(const DevicePass& pass, const Tensor& step, const Tensor& gradient, Tensor& nll_sum);
 
   // Logits [T, vocab] in fp32 of a pass, without dropout; for tests and evaluation of short passes.
@@ -93,16 +94,17 @@ class Decoder {
     Tensor attended_gradient;         // [capacity, heads * head_dim]
     Tensor dropout_scratch;           // flat, capacity * widest group input; only with dropout
     Tensor final_normed, final_rstd, selected;
-    Tensor logits, nll_rows;          // [chunk, vocab], [chunk]
+    Tensor logits, nll_rows;  // [chunk, vocab], [chunk]
   };
 
   Workspace make_workspace(std::int64_t tokens, bool recompute, at::Device device) const;
   void forward(const DevicePass& pass, const DropoutContext& dropout);
-  // previous: the residual stream in the middle of the block before, to which its output in `delta` is still to be added;
-  // undefined at the first block and when a block is recomputed.
-  void block_forward(std::size_t layer, const Tensor& previous, const DevicePass& pass, const DropoutContext& dropout);
-  void block_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout, const Tensor& gradient,
-                      Tensor& dresidual);
+  // previous: the residual stream in the middle of the block before, to which its output in `delta` is still
+  // to be added; undefined at the first block and when a block is recomputed.
+  void block_forward(std::size_t layer, const Tensor& previous, const DevicePass& pass,
+                     const DropoutContext& dropout);
+  void block_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout,
+                      const Tensor& gradient, Tensor& dresidual);
   void attention_half_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout,
                                const Tensor& gradient, Tensor& dresidual);
   void head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum);

@@ -15,7 +15,9 @@ namespace {
 
 constexpr std::array<std::array<int, 3>, 4> kGroups{{{0, 1, 2}, {3, -1, -1}, {4, 5, -1}, {6, -1, -1}}};
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 std::string tensor_name(std::int64_t layer, Projection projection, bool is_a) {
   const auto index = static_cast<std::size_t>(projection);
@@ -39,17 +41,24 @@ void accumulate_product(const Tensor& gradient, const Tensor& a_transposed, cons
 
 }  // namespace
 
-double LoraConfig::scaling() const { return rslora ? alpha / std::sqrt(static_cast<double>(r)) : alpha / static_cast<double>(r); }
+double LoraConfig::scaling() const {
+  return rslora ? alpha / std::sqrt(static_cast<double>(r)) : alpha / static_cast<double>(r);
+}
 
 std::pair<std::int64_t, std::int64_t> projection_shape(const ModelConfig& config, Projection projection) {
   switch (projection) {
-    case Projection::q: return {config.q_width(), config.hidden_size};
+    case Projection::q:
+      return {config.q_width(), config.hidden_size};
     case Projection::k:
-    case Projection::v: return {config.kv_width(), config.hidden_size};
-    case Projection::o: return {config.hidden_size, config.q_width()};
+    case Projection::v:
+      return {config.kv_width(), config.hidden_size};
+    case Projection::o:
+      return {config.hidden_size, config.q_width()};
     case Projection::gate:
-    case Projection::up: return {config.intermediate_size, config.hidden_size};
-    case Projection::down: return {config.hidden_size, config.intermediate_size};
+    case Projection::up:
+      return {config.intermediate_size, config.hidden_size};
+    case Projection::down:
+      return {config.hidden_size, config.intermediate_size};
   }
   throw Failure("unknown projection");
 }
@@ -65,8 +74,13 @@ FlatLayout make_flat_layout(const ModelConfig& config, const LoraConfig& lora) {
   layout.index.assign(static_cast<std::size_t>(config.layers * 14), -1);
   const auto add = [&](std::int64_t layer, Projection projection, bool is_a) {
     const auto [out, in] = projection_shape(config, projection);
-    FlatTensor tensor{tensor_name(layer, projection, is_a), layout.elements, is_a ? lora.r : out, is_a ? in : lora.r,
-                      layer, projection, is_a};
+    FlatTensor tensor{tensor_name(layer, projection, is_a),
+                      layout.elements,
+                      is_a ? lora.r : out,
+                      is_a ? in : lora.r,
+                      layer,
+                      projection,
+                      is_a};
     layout.elements += tensor.rows * tensor.columns;
     layout.parameters += tensor.rows * tensor.columns;
     layout.index[index_of(layer, projection, is_a)] = static_cast<std::int32_t>(layout.tensors.size());
@@ -97,7 +111,8 @@ FlatBuffers::FlatBuffers(const FlatLayout& layout, std::int64_t world_size, at::
   gradient_and_tail = at::zeros({layout.elements + tail_length + stats_length}, options);
   gradient = gradient_and_tail.narrow(0, 0, layout.elements);
   tail = gradient_and_tail.narrow(0, layout.elements, tail_length);
-  rank_stats = gradient_and_tail.narrow(0, layout.elements + tail_length, stats_length).view({world_size, kRankStats});
+  rank_stats =
+      gradient_and_tail.narrow(0, layout.elements + tail_length, stats_length).view({world_size, kRankStats});
 }
 
 void initialise_lora(const FlatLayout& layout, std::uint64_t seed, std::span<float> master) {
@@ -106,7 +121,8 @@ void initialise_lora(const FlatLayout& layout, std::uint64_t seed, std::span<flo
     const auto values = master.subspan(static_cast<std::size_t>(tensor.offset),
                                        static_cast<std::size_t>(tensor.rows * tensor.columns));
     if (tensor.is_a) {
-      kernels::lora_uniform(values, static_cast<float>(1.0 / std::sqrt(static_cast<double>(tensor.columns))), seed, stream);
+      kernels::lora_uniform(values, static_cast<float>(1.0 / std::sqrt(static_cast<double>(tensor.columns))),
+                            seed, stream);
     } else {
       std::fill(values.begin(), values.end(), 0.0F);
     }
@@ -132,7 +148,8 @@ WideLinear::WideLinear(const ModelConfig& config, const LoraConfig& lora, std::i
 
 Tensor WideLinear::base(Projection projection) const {
   for (const GroupMember& member : members_) {
-    if (member.projection == projection) return weight_.narrow(0, member.out_begin, member.out_rows).narrow(1, 0, in_);
+    if (member.projection == projection)
+      return weight_.narrow(0, member.out_begin, member.out_rows).narrow(1, 0, in_);
   }
   throw Failure("projection is not in this group");
 }
@@ -142,13 +159,15 @@ Tensor WideLinear::columns_of(const Tensor& wide, const GroupMember& member) con
 }
 
 kernels::DropoutKey WideLinear::key(const GroupMember& member, const DropoutContext& dropout) const {
-  return {dropout.p, dropout.seed, static_cast<std::uint32_t>(layer_ * 16 + static_cast<int>(member.projection))};
+  return {dropout.p, dropout.seed,
+          static_cast<std::uint32_t>(layer_ * 16 + static_cast<int>(member.projection))};
 }
 
 void WideLinear::append_segments(const FlatLayout& layout, std::vector<kernels::Segment>& segments) const {
   for (const GroupMember& member : members_) {
     if (member.rank_begin < 0) continue;
-    segments.push_back({layout.find(layer_, member.projection, true).offset, a_.narrow(0, member.rank_begin, rank_)});
+    segments.push_back(
+        {layout.find(layer_, member.projection, true).offset, a_.narrow(0, member.rank_begin, rank_)});
     segments.push_back({layout.find(layer_, member.projection, false).offset,
                         columns_of(weight_.narrow(0, member.out_begin, member.out_rows), member)});
   }
@@ -161,7 +180,8 @@ void WideLinear::forward(const Tensor& x, Tensor& y, const DropoutContext& dropo
       for (const GroupMember& member : members_) {
         if (member.rank_begin < 0) continue;
         Tensor dropped = dropout.scratch.narrow(1, 0, in_);
-        kernels::dropout(base, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions, dropped);
+        kernels::dropout(base, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions,
+                         dropped);
         Tensor c = columns_of(x, member);
         at::addmm_out(c, c, dropped, a_.narrow(0, member.rank_begin, rank_).t(), 0, scaling_);
       }
@@ -173,8 +193,9 @@ void WideLinear::forward(const Tensor& x, Tensor& y, const DropoutContext& dropo
   at::mm_out(y, x, weight_.t());
 }
 
-void WideLinear::backward(const Tensor& dy, const Tensor& x, Tensor& dx, bool want_dx, const FlatLayout& layout,
-                          const Tensor& gradient, const DropoutContext& dropout) const {
+void WideLinear::backward(const Tensor& dy, const Tensor& x, Tensor& dx, bool want_dx,
+                          const FlatLayout& layout, const Tensor& gradient,
+                          const DropoutContext& dropout) const {
   if (want_dx) {
     at::mm_out(dx, dy, weight_);
   } else if (adapted_ > 0) {
@@ -194,12 +215,14 @@ void WideLinear::backward(const Tensor& dy, const Tensor& x, Tensor& dx, bool wa
     const FlatTensor& a = layout.find(layer_, member.projection, true);
     const Tensor dc = columns_of(dx, member);
     Tensor dropped = dropout.scratch.narrow(1, 0, in_);
-    kernels::dropout(base, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions, dropped);
-    accumulate_product(gradient.narrow(0, a.offset, a.rows * a.columns).view({a.rows, a.columns}), dc.t(), dropped,
-                       scaling_);
+    kernels::dropout(base, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions,
+                     dropped);
+    accumulate_product(gradient.narrow(0, a.offset, a.rows * a.columns).view({a.rows, a.columns}), dc.t(),
+                       dropped, scaling_);
     if (!want_dx) continue;
     at::addmm_out(dropped, dropped, dc, a_.narrow(0, member.rank_begin, rank_), 0, scaling_);
-    kernels::dropout(dropped, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions, dropped);
+    kernels::dropout(dropped, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions,
+                     dropped);
     dx_base.add_(dropped);
   }
   if (dropout.p > 0) return;
@@ -210,8 +233,8 @@ void WideLinear::backward(const Tensor& dy, const Tensor& x, Tensor& dx, bool wa
     if (member.rank_begin != 0) continue;
     const FlatTensor& a = layout.find(layer_, member.projection, true);
     const std::int64_t rows = adapted_ * rank_;
-    accumulate_product(gradient.narrow(0, a.offset, rows * in_).view({rows, in_}), dc.narrow(1, 0, rows).t(), base,
-                       scaling_);
+    accumulate_product(gradient.narrow(0, a.offset, rows * in_).view({rows, in_}), dc.narrow(1, 0, rows).t(),
+                       base, scaling_);
   }
   if (want_dx) at::addmm_out(dx_base, dx_base, dc, a_, 1, scaling_);
 }

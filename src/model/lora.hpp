@@ -1,12 +1,16 @@
-// LoRA (Hu et al. 2021) as extra columns of the base weights, and the flat fp32 buffers its parameters live in.
+// LoRA (Hu et al. 2021) as extra columns of the base weights, and the flat fp32 buffers its parameters live
+// in.
 //
-// The projections that read the same input form a group (q, k, v; o; gate, up; down) and are one GEMM. A group keeps
+// The projections that read the same input form a group (q, k, v; o; gate, up; down) and are one GEMM. A
+// group keeps
 //   weight [out, in + P]   base weight, then B of each adapted projection in its own rows and columns
 //   a      [P, in]         the A of each adapted projection stacked
-// and its input as [tokens, in + P], whose last P columns hold c = s * X A^T, so that Y = Xwide * weight^T is the
-// adapted output. Backward, with dY given: dXwide = dY * weight yields dX's base part and dc = dY B at once; then
+// and its input as [tokens, in + P], whose last P columns hold c = s * X A^T, so that Y = Xwide * weight^T is
+// the adapted output. Backward, with dY given: dXwide = dY * weight yields dX's base part and dc = dY B at
+// once; then
 //   dX += s * dc A,   dB = dY^T c,   dA = s * dc^T X.
-// P is the sum of the ranks rounded up (to 64 on the GPU, 16 on the CPU); off-diagonal and pad columns are zero for ever.
+// P is the sum of the ranks rounded up (to 64 on the GPU, 16 on the CPU); off-diagonal and pad columns are
+// zero for ever.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +32,8 @@ using at::Tensor;
 enum class Projection : std::uint8_t { q, k, v, o, gate, up, down };
 inline constexpr std::array<const char*, 7> kProjectionNames{"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                              "gate_proj", "up_proj", "down_proj"};
-inline constexpr std::array<const char*, 7> kProjectionModules{"self_attn", "self_attn", "self_attn", "self_attn",
-                                                               "mlp",       "mlp",       "mlp"};
+inline constexpr std::array<const char*, 7> kProjectionModules{
+    "self_attn", "self_attn", "self_attn", "self_attn", "mlp", "mlp", "mlp"};
 
 struct LoraConfig {
   std::int64_t r = 16;
@@ -56,12 +60,12 @@ struct FlatTensor {
   bool is_a = true;
 };
 
-// Where everything trained lies: layer by layer, group by group the As together, then the Bs. Each block starts at a multiple of
-// 64 elements; the gaps stay zero.
+// Where everything trained lies: layer by layer, group by group the As together, then the Bs. Each block
+// starts at a multiple of 64 elements; the gaps stay zero.
 struct FlatLayout {
   std::vector<FlatTensor> tensors;
-  std::int64_t elements = 0;    // length of each flat buffer, gaps included
-  std::int64_t parameters = 0;  // without gaps
+  std::int64_t elements = 0;        // length of each flat buffer, gaps included
+  std::int64_t parameters = 0;      // without gaps
   std::vector<std::int32_t> index;  // into tensors, by (layer, projection, is_a); -1 where not adapted
   const FlatTensor& find(std::int64_t layer, Projection projection, bool is_a) const;  // throws Failure
 };
@@ -76,7 +80,7 @@ struct FlatBuffers {
   Tensor gradient_and_tail;  // [elements + tail]
   Tensor gradient;           // view of the first `elements`
   Tensor tail;               // view: TailSlot
-  Tensor rank_stats;         // view [world_size, kRankStats]: each rank fills its own row, the others' rows are zero
+  Tensor rank_stats;  // view [world_size, kRankStats]: each rank fills its own row, the others' rows are zero
   Tensor exp_avg;
   Tensor exp_avg_sq;
 };
@@ -97,17 +101,17 @@ struct GroupMember {
 struct DropoutContext {
   double p = 0;
   std::uint64_t seed = 0;
-  Tensor step;              // int64 [1]
-  Tensor sample_of_token;   // int64 [T]
-  Tensor positions;         // int32 [T]
-  Tensor scratch;           // [T, widest input]
+  Tensor step;             // int64 [1]
+  Tensor sample_of_token;  // int64 [T]
+  Tensor positions;        // int32 [T]
+  Tensor scratch;          // [T, widest input]
 };
 
 // A group of projections with a common input; forward and backward written out.
 class WideLinear {
  public:
-  WideLinear(const ModelConfig& config, const LoraConfig& lora, std::int64_t layer, std::vector<Projection> projections,
-             const at::TensorOptions& options);
+  WideLinear(const ModelConfig& config, const LoraConfig& lora, std::int64_t layer,
+             std::vector<Projection> projections, const at::TensorOptions& options);
 
   std::int64_t in() const { return in_; }
   std::int64_t out() const { return out_; }
@@ -121,7 +125,8 @@ class WideLinear {
 
   // x: rows [T, in + P], the first `in` columns filled; fills the last P and writes y [T, out].
   void forward(const Tensor& x, Tensor& y, const DropoutContext& dropout) const;
-  // dx: rows [T, in + P] scratch; on return its first `in` columns are dX, unless !want_dx. Adds to the flat gradient.
+  // dx: rows [T, in + P] scratch; on return its first `in` columns are dX, unless !want_dx. Adds to the flat
+  // gradient.
   void backward(const Tensor& dy, const Tensor& x, Tensor& dx, bool want_dx, const FlatLayout& layout,
                 const Tensor& gradient, const DropoutContext& dropout) const;
 

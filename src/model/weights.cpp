@@ -18,10 +18,12 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   }
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : object.at("weight_map").items()) {
-    if (!file.is_string()) throw UserError(path.string() + ": the file of tensor \"" + name + "\" is not a string");
+    if (!file.is_string())
+      throw UserError(path.string() + ": the file of tensor \"" + name + "\" is not a string");
     const auto text = file.get<std::string>();
     if (text.empty() || text.find('/') != std::string::npos || text == "." || text == "..") {
-      throw UserError(path.string() + ": the file \"" + text + "\" of tensor \"" + name + "\" is not a plain file name");
+      throw UserError(path.string() + ": the file \"" + text + "\" of tensor \"" + name +
+                      "\" is not a plain file name");
     }
     files[name] = text;
   }
@@ -44,7 +46,8 @@ WeightFiles::WeightFiles(const std::filesystem::path& folder) : folder_(folder) 
         opened[file] = files_.back().get();
       }
       if (!opened[file]->contains(name)) {
-        throw UserError((folder / file).string() + ": tensor \"" + name + "\" is missing, though the index places it here");
+        throw UserError((folder / file).string() + ": tensor \"" + name +
+                        "\" is missing, though the index places it here");
       }
       where_[name] = opened[file];
     }
@@ -56,7 +59,8 @@ WeightFiles::WeightFiles(const std::filesystem::path& folder) : folder_(folder) 
 
 WeightView WeightFiles::view(const std::string& name) const {
   const auto found = where_.find(name);
-  if (found == where_.end()) throw UserError(folder_.string() + ": the weights hold no tensor \"" + name + "\"");
+  if (found == where_.end())
+    throw UserError(folder_.string() + ": the weights hold no tensor \"" + name + "\"");
   const auto& entry = found->second->entries().at(name);
   return {entry.dtype, entry.shape, found->second->data(name)};
 }

@@ -22,8 +22,8 @@ struct WeightView {
 
 class WeightFiles {
  public:
-  // Maps every file and checks every header. Throws UserError naming the file: missing, truncated, overlapping
-  // tensors, an index whose names leave the folder.
+  // Maps every file and checks every header. Throws UserError naming the file: missing, truncated,
+  // overlapping tensors, an index whose names leave the folder.
   explicit WeightFiles(const std::filesystem::path& folder);
 
   bool contains(const std::string& name) const { return where_.contains(name); }

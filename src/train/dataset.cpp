@@ -8,7 +8,8 @@ namespace ranktune::train {
 
 DatasetResult tokenised_dataset(const cluster::Session& session, const data::Records& records,
                                 const data::Tokenizer& tokenizer, const data::TokenizeOptions& options,
-                                const std::filesystem::path& cache, const std::function<void(std::int64_t)>& progress) {
+                                const std::filesystem::path& cache,
+                                const std::function<void(std::int64_t)>& progress) {
   DatasetResult result;
   const std::string key = data::token_cache_key(records, tokenizer, options);
   auto cached = data::load_cached_tokens(cache, key);
@@ -29,7 +30,8 @@ DatasetResult tokenised_dataset(const cluster::Session& session, const data::Rec
       if (progress) progress(std::min(rows, done * session.world_size()));
     };
     const std::span<const data::AlpacaRow> all(records.rows);
-    mine = data::tokenize(all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), tokenizer, own)
+    mine = data::tokenize(all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
+                          tokenizer, own)
                .serialize();
   });
   for (const std::string& part : session.gather_all(mine)) result.store.append(data::TokenStore::parse(part));

@@ -18,10 +18,12 @@ struct DatasetResult {
   std::string warning;  // why the cache could not be written, if so
 };
 
-// Collective. Every rank tokenises its share of the rows; one rank of each node writes the cache. `progress` is called with
-// the number of rows done out of all rows (estimated from this rank's share) and may throw to stop.
+// Collective. Every rank tokenises its share of the rows; one rank of each node writes the cache. `progress`
+// is called with the number of rows done out of all rows (estimated from this rank's share) and may throw to
+// stop.
 DatasetResult tokenised_dataset(const cluster::Session& session, const data::Records& records,
                                 const data::Tokenizer& tokenizer, const data::TokenizeOptions& options,
-                                const std::filesystem::path& cache, const std::function<void(std::int64_t)>& progress);
+                                const std::filesystem::path& cache,
+                                const std::function<void(std::int64_t)>& progress);
 
 }  // namespace ranktune::train

@@ -18,7 +18,8 @@ IoThread::~IoThread() {
 
 void IoThread::run(std::function<void()> idle, double idle_seconds) {
   using Clock = std::chrono::steady_clock;
-  const auto interval = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(idle_seconds));
+  const auto interval =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(idle_seconds));
   auto next_idle = Clock::now() + interval;
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -1,4 +1,5 @@
-// One thread that owns every file of the run, so that training goes on while rows and checkpoints are written.
+// One thread that owns every file of the run, so that training goes on while rows and checkpoints are
+// written.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +19,8 @@ class IoThread {
   IoThread(const IoThread&) = delete;
   IoThread& operator=(const IoThread&) = delete;
 
-  // Runs `task` after those before it. Rethrows here what an earlier task threw; after that no later task runs.
+  // Runs `task` after those before it. Rethrows here what an earlier task threw; after that no later task
+  // runs.
   void submit(std::function<void()> task);
   // Waits for all tasks; rethrows what one of them threw.
   void drain();

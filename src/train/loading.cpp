@@ -40,8 +40,8 @@ void check_weights(const model::ModelConfig& config, const model::WeightFiles& f
       const model::WeightView view = files.view(slot.name);
       scalar_type(view.dtype, slot.name);
       if (slot.destination.sizes() != at::IntArrayRef(view.shape)) {
-        throw UserError("tensor \"" + slot.name + "\" has shape " + shape_text(view.shape) + ", but config.json asks for " +
-                        shape_text(slot.destination.sizes()));
+        throw UserError("tensor \"" + slot.name + "\" has shape " + shape_text(view.shape) +
+                        ", but config.json asks for " + shape_text(slot.destination.sizes()));
       }
     } catch (const UserError& error) {
       problems.emplace_back(error.what());
@@ -51,8 +51,8 @@ void check_weights(const model::ModelConfig& config, const model::WeightFiles& f
   if (!problems.empty()) throw UserError(problems);
 }
 
-void load_weights(model::Decoder& decoder, const model::WeightFiles& files, cluster::Communicator& communicator,
-                  const LoadProgress& progress) {
+void load_weights(model::Decoder& decoder, const model::WeightFiles& files,
+                  cluster::Communicator& communicator, const LoadProgress& progress) {
   const at::Device device = decoder.options().device;
   void* stream = device.is_cuda() ? static_cast<void*>(at::cuda::getCurrentCUDAStream().stream()) : nullptr;
   std::uint64_t loaded = 0;
@@ -84,7 +84,8 @@ void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadP
     if (slot.is_norm) {
       slot.destination.fill_(1.0);
     } else {
-      kernels::dummy_normal(slot.destination, static_cast<float>(decoder.config().initializer_range), seed, stream);
+      kernels::dummy_normal(slot.destination, static_cast<float>(decoder.config().initializer_range), seed,
+                            stream);
     }
     ++stream;
     filled += slot.destination.nbytes();

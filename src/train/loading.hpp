@@ -1,4 +1,5 @@
-// Base weights into the decoder: from files, each tensor read by one rank and broadcast, or seeded random ones.
+// Base weights into the decoder: from files, each tensor read by one rank and broadcast, or seeded random
+// ones.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ void check_weights(const model::ModelConfig& config, const model::WeightFiles& f
 using LoadProgress = std::function<void(std::uint64_t)>;
 
 // Collective: tensor i is read by rank i % world_size and broadcast in the type of its file.
-void load_weights(model::Decoder& decoder, const model::WeightFiles& files, cluster::Communicator& communicator,
-                  const LoadProgress& progress);
+void load_weights(model::Decoder& decoder, const model::WeightFiles& files,
+                  cluster::Communicator& communicator, const LoadProgress& progress);
 
 // Norms 1, everything else normal with config.initializer_range; the same on every rank.
 void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadProgress& progress);

@@ -63,8 +63,10 @@ MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& reque
   if (request.max_tokens_per_pass > 0) {
     const std::int64_t needed = std::min(whole, std::max(request.max_tokens_per_pass, longest));
     const bool fits = decoder.activation_bytes(needed, false) <= budget;
-    const bool recompute = request.recompute == Recompute::always || (request.recompute == Recompute::automatic && !fits);
-    return finish(recompute, request.max_tokens_per_pass, recompute ? "blocks recomputed" : "all activations kept");
+    const bool recompute =
+        request.recompute == Recompute::always || (request.recompute == Recompute::automatic && !fits);
+    return finish(recompute, request.max_tokens_per_pass,
+                  recompute ? "blocks recomputed" : "all activations kept");
   }
   if (request.recompute == Recompute::never) {
     const std::int64_t tokens = most_tokens(decoder, false, std::min(longest, whole), whole, budget);
@@ -74,19 +76,22 @@ MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& reque
     if (request.recompute == Recompute::automatic) {
       const std::int64_t tokens = most_tokens(decoder, false, floor, whole, budget);
       if (tokens > 0) {
-        return finish(false, tokens, tokens == whole ? "all activations kept" : "all activations kept, window split");
+        return finish(false, tokens,
+                      tokens == whole ? "all activations kept" : "all activations kept, window split");
       }
     }
     const std::int64_t tokens = most_tokens(decoder, true, std::min(longest, whole), whole, budget);
     if (tokens > 0) {
-      return finish(true, tokens, request.recompute == Recompute::always ? "blocks recomputed, as asked"
-                                                                         : "blocks recomputed to fit memory");
+      return finish(true, tokens,
+                    request.recompute == Recompute::always ? "blocks recomputed, as asked"
+                                                           : "blocks recomputed to fit memory");
     }
   }
   const bool recompute = request.recompute != Recompute::never;
   throw UserError("the longest sample (" + std::to_string(longest) + " tokens) needs " +
-                  gibibytes(decoder.activation_bytes(std::min(longest, whole), recompute)) + " of activations, but only " +
-                  gibibytes(budget) + " are free; use a smaller --max_seq_length" +
+                  gibibytes(decoder.activation_bytes(std::min(longest, whole), recompute)) +
+                  " of activations, but only " + gibibytes(budget) +
+                  " are free; use a smaller --max_seq_length" +
                   (recompute ? "" : " or --use_gradient_checkpointing=true"));
 }
 

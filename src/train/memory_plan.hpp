@@ -1,4 +1,5 @@
-// How the accumulation window is run: in how many passes, and whether blocks are recomputed in the backward pass.
+// How the accumulation window is run: in how many passes, and whether blocks are recomputed in the backward
+// pass.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ struct MemoryRequest {
   std::int64_t max_tokens_per_pass = 0;  // 0: automatic
   std::int64_t largest_window = 0;       // tokens of the largest accumulation window of any rank
   std::int64_t longest_sample = 0;
-  std::int64_t free_bytes = 0;           // on the device that has least
+  std::int64_t free_bytes = 0;  // on the device that has least
 };
 
 struct MemoryPlan {
@@ -23,16 +24,17 @@ struct MemoryPlan {
   std::int64_t max_tokens_per_pass = 0;  // windows are split above this, at sample boundaries
   std::int64_t reserved_tokens = 0;      // largest pass there can be
   std::int64_t activation_bytes = 0;
-  std::string reason;                    // one phrase for the banner
+  std::string reason;  // one phrase for the banner
 };
 
-// The cheapest plan that fits: everything kept in one pass; else the window split (no extra arithmetic, as long as
-// passes stay above 1,024 tokens or the longest sample); else blocks recomputed, split again where needed.
-// Throws UserError with the figures when even the longest sample alone with recomputation does not fit.
+// The cheapest plan that fits: everything kept in one pass; else the window split (no extra arithmetic, as
+// long as passes stay above 1,024 tokens or the longest sample); else blocks recomputed, split again where
+// needed. Throws UserError with the figures when even the longest sample alone with recomputation does not
+// fit.
 MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& request);
 
-// Bytes free for activations where the decoder lives: on the GPU what the driver reports and the allocator holds unused, on
-// the CPU the available memory divided among the node's ranks.
+// Bytes free for activations where the decoder lives: on the GPU what the driver reports and the allocator
+// holds unused, on the CPU the available memory divided among the node's ranks.
 std::int64_t free_device_bytes(at::Device device, int ranks_on_node);
 
 // Peak bytes that this program has held on its device so far (CPU: resident memory).

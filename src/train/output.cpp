@@ -81,7 +81,8 @@ void save_merged(const std::filesystem::path& folder, const model::Decoder& deco
     at::Tensor weight = bases.at(entry.name);
     if (const auto found = pairs.find(entry.name); found != pairs.end()) {
       at::Tensor sum = weight.to(at::kFloat).contiguous();
-      sum.add_(at::mm(matrix_of(master, *found->second.b), matrix_of(master, *found->second.a)), decoder.lora().scaling());
+      sum.add_(at::mm(matrix_of(master, *found->second.b), matrix_of(master, *found->second.a)),
+               decoder.lora().scaling());
       weight = sum;
     }
     const at::Tensor host = weight.to(at::kBFloat16).contiguous().to(at::kCPU);
@@ -91,9 +92,9 @@ void save_merged(const std::filesystem::path& folder, const model::Decoder& deco
   store::AtomicDirectory directory(folder, attempt_name());
   exporting::write_sharded_safetensors(directory.path(), entries, fill);
   write_config(model_folder / "config.json", directory.path() / "config.json");
-  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-                           "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-                           "chat_template.jinja", "LICENSE", "LICENSE.txt"}) {
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                           "merges.txt", "chat_template.jinja", "LICENSE", "LICENSE.txt"}) {
     if (std::filesystem::exists(model_folder / name)) {
       std::filesystem::copy_file(model_folder / name, directory.path() / name);
     }

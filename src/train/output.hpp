@@ -16,8 +16,9 @@ std::string attempt_name();
 void save_adapter(const std::filesystem::path& folder, const exporting::Adapter& adapter,
                   const std::filesystem::path& tokenizer_folder);
 
-// FOLDER with base + scaling * B A, added in fp32 and rounded once to bf16, in shards of 5 GB that Transformers loads; config,
-// generation config and tokenizer files are copied from `model_folder`. Holds one tensor at a time on the host.
+// FOLDER with base + scaling * B A, added in fp32 and rounded once to bf16, in shards of 5 GB that
+// Transformers loads; config, generation config and tokenizer files are copied from `model_folder`. Holds one
+// tensor at a time on the host.
 void save_merged(const std::filesystem::path& folder, const model::Decoder& decoder, const at::Tensor& master,
                  const std::filesystem::path& model_folder);
 

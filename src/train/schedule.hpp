@@ -8,7 +8,8 @@ namespace ranktune::train {
 
 enum class Schedule { linear, cosine, constant, constant_with_warmup };
 
-// "linear", "cosine", "constant", "constant_with_warmup"; throws Failure on another name (the command line knows them).
+// "linear", "cosine", "constant", "constant_with_warmup"; throws Failure on another name (the command line
+// knows them).
 Schedule parse_schedule(const std::string& name);
 
 struct ScheduleSettings {

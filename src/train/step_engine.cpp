@@ -22,18 +22,23 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void* current_stream(bool cuda) { return cuda ? at::cuda::getCurrentCUDAStream().stream() : nullptr; }
+void* current_stream(bool cuda) {
+  return cuda ? at::cuda::getCurrentCUDAStream().stream() : nullptr;
+}
 
 }  // namespace
 
 struct StepClock::Impl {
   bool cuda = false;
-  std::array<at::cuda::CUDAEvent, 4> events{at::cuda::CUDAEvent(cudaEventDefault), at::cuda::CUDAEvent(cudaEventDefault),
-                                            at::cuda::CUDAEvent(cudaEventDefault), at::cuda::CUDAEvent(cudaEventDefault)};
+  std::array<at::cuda::CUDAEvent, 4> events{
+      at::cuda::CUDAEvent(cudaEventDefault), at::cuda::CUDAEvent(cudaEventDefault),
+      at::cuda::CUDAEvent(cudaEventDefault), at::cuda::CUDAEvent(cudaEventDefault)};
   std::array<double, 4> times{};
 };
 
-StepClock::StepClock(bool cuda) : impl_(std::make_unique<Impl>()) { impl_->cuda = cuda; }
+StepClock::StepClock(bool cuda) : impl_(std::make_unique<Impl>()) {
+  impl_->cuda = cuda;
+}
 StepClock::~StepClock() = default;
 StepClock::StepClock(StepClock&&) noexcept = default;
 StepClock& StepClock::operator=(StepClock&&) noexcept = default;
@@ -55,8 +60,8 @@ double StepClock::seconds(std::size_t from, std::size_t to) const {
   return impl_->times[to] - impl_->times[from];
 }
 
-StepEngine::StepEngine(model::Decoder& decoder, const OptimizerSettings& settings, cluster::Communicator& communicator,
-                       cluster::Watchdog* watchdog)
+StepEngine::StepEngine(model::Decoder& decoder, const OptimizerSettings& settings,
+                       cluster::Communicator& communicator, cluster::Watchdog* watchdog)
     : decoder_(decoder),
       settings_(settings),
       communicator_(communicator),
@@ -72,7 +77,9 @@ StepEngine::StepEngine(model::Decoder& decoder, const OptimizerSettings& setting
   step_ = at::zeros({1}, device.dtype(at::kLong));
 }
 
-void StepEngine::publish_master() { scatter_(buffers_.master); }
+void StepEngine::publish_master() {
+  scatter_(buffers_.master);
+}
 
 void StepEngine::reduce(void* stream) {
   if (watchdog_ != nullptr) watchdog_->collective_started("all-reduce", buffers_.gradient_and_tail.nbytes());
@@ -85,10 +92,12 @@ void StepEngine::send_stats() {
   buffers_.rank_stats.zero_();
   if (unsent_stats_.empty()) return;
   const RankStats& stats = unsent_stats_.front();
-  const at::Tensor values = at::tensor({static_cast<float>(stats.step), static_cast<float>(stats.tokens),
-                                        static_cast<float>(stats.compute_seconds), static_cast<float>(stats.waiting_seconds),
-                                        static_cast<float>(stats.memory_bytes / kMebibyte)});
-  buffers_.rank_stats[communicator_.rank()].copy_(cuda_ ? values.pin_memory() : values, /*non_blocking=*/true);
+  const at::Tensor values =
+      at::tensor({static_cast<float>(stats.step), static_cast<float>(stats.tokens),
+                  static_cast<float>(stats.compute_seconds), static_cast<float>(stats.waiting_seconds),
+                  static_cast<float>(stats.memory_bytes / kMebibyte)});
+  buffers_.rank_stats[communicator_.rank()].copy_(cuda_ ? values.pin_memory() : values,
+                                                  /*non_blocking=*/true);
   unsent_stats_.pop_front();
 }
 
@@ -98,10 +107,14 @@ std::vector<RankStats> StepEngine::take_unsent_stats() {
   return all;
 }
 
-void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const data::PassBatch> passes, double stop) {
+void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const data::PassBatch> passes,
+                        double stop) {
   const double begin = now_seconds();
   const std::int64_t readback_length = 8 + buffers_.rank_stats.numel();
-  Pending pending{{}, at::empty({readback_length}, at::TensorOptions().dtype(at::kFloat).pinned_memory(cuda_)), StepClock(cuda_), {}};
+  Pending pending{{},
+                  at::empty({readback_length}, at::TensorOptions().dtype(at::kFloat).pinned_memory(cuda_)),
+                  StepClock(cuda_),
+                  {}};
   pending.outcome.step = step;
   std::int64_t targets = 0;
   for (const data::PassBatch& pass : passes) {
@@ -120,7 +133,8 @@ void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const
   pending.clock.mark(0);
   buffers_.gradient.zero_();
   nll_sum_.zero_();
-  for (const auto& pass : pending.passes) decoder_.forward_backward(*pass, step_, buffers_.gradient, nll_sum_);
+  for (const auto& pass : pending.passes)
+    decoder_.forward_backward(*pass, step_, buffers_.gradient, nll_sum_);
   kernels::fill_tail(buffers_.gradient, nll_sum_, static_cast<double>(targets), stop,
                      static_cast<double>(pending.outcome.own_tokens), communicator_.rank(), buffers_.tail);
   send_stats();
@@ -132,7 +146,8 @@ void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const
                       buffers_.exp_avg_sq);
   scatter_(buffers_.master);
   pending.readback.narrow(0, 0, 8).copy_(outcome_, /*non_blocking=*/true);
-  pending.readback.narrow(0, 8, readback_length - 8).copy_(buffers_.rank_stats.flatten(), /*non_blocking=*/true);
+  pending.readback.narrow(0, 8, readback_length - 8)
+      .copy_(buffers_.rank_stats.flatten(), /*non_blocking=*/true);
   pending.clock.mark(3);
   pending_.push_back(std::move(pending));
 }
@@ -157,11 +172,12 @@ std::optional<StepOutcome> StepEngine::collect(std::size_t lag) {
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
     const float* row = values + 8 + rank * model::kRankStats;
     if (row[0] <= 0) continue;
-    outcome.rank_stats.push_back({static_cast<std::int64_t>(row[0]), rank, static_cast<std::int64_t>(row[1]), row[2],
-                                  row[3], static_cast<std::int64_t>(row[4]) * kMebibyte});
+    outcome.rank_stats.push_back({static_cast<std::int64_t>(row[0]), rank, static_cast<std::int64_t>(row[1]),
+                                  row[2], row[3], static_cast<std::int64_t>(row[4]) * kMebibyte});
   }
-  unsent_stats_.push_back({outcome.step + 1, communicator_.rank(), outcome.own_tokens, outcome.compute_seconds,
-                           outcome.communication_seconds, peak_device_bytes(decoder_.options().device)});
+  unsent_stats_.push_back({outcome.step + 1, communicator_.rank(), outcome.own_tokens,
+                           outcome.compute_seconds, outcome.communication_seconds,
+                           peak_device_bytes(decoder_.options().device)});
   return outcome;
 }
 

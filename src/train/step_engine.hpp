@@ -1,4 +1,5 @@
-// One optimizer step: passes -> flat gradient -> one all-reduce -> clip -> AdamW -> the copies the GEMMs read.
+// One optimizer step: passes -> flat gradient -> one all-reduce -> clip -> AdamW -> the copies the GEMMs
+// read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,7 +50,7 @@ struct StepOutcome {
   double data_seconds = 0;
   double compute_seconds = 0;
   double communication_seconds = 0;
-  double finished_at = 0;  // steady clock, seconds
+  double finished_at = 0;             // steady clock, seconds
   std::vector<RankStats> rank_stats;  // of all ranks for an earlier step; they travel with the all-reduce
 };
 
@@ -80,7 +81,8 @@ class StepEngine {
 
   // Enqueues step number `step` (from 0) over this rank's passes; `stop` travels with the all-reduce.
   void launch(std::int64_t step, double learning_rate, std::span<const data::PassBatch> passes, double stop);
-  // The oldest launched step that was not yet collected, after waiting for it. At most `lag` steps stay uncollected.
+  // The oldest launched step that was not yet collected, after waiting for it. At most `lag` steps stay
+  // uncollected.
   std::optional<StepOutcome> collect(std::size_t lag);
   // This rank's statistics that no all-reduce has carried yet, handed over to be gathered otherwise.
   std::vector<RankStats> take_unsent_stats();

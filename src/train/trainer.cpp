@@ -62,10 +62,12 @@ void Trainer::start_from(const exporting::Adapter& adapter) {
   for (const model::FlatTensor& tensor : decoder_.layout().tensors) {
     const auto found = std::find_if(adapter.tensors.begin(), adapter.tensors.end(),
                                     [&](const exporting::AdapterTensor& t) { return t.name == tensor.name; });
-    if (found == adapter.tensors.end()) throw UserError("the adapter holds no tensor \"" + tensor.name + "\"");
+    if (found == adapter.tensors.end())
+      throw UserError("the adapter holds no tensor \"" + tensor.name + "\"");
     if (found->shape != std::vector<std::int64_t>{tensor.rows, tensor.columns}) {
-      throw UserError(fmt::format("the adapter's tensor \"{}\" does not have the shape [{}, {}] that the model needs",
-                                  tensor.name, tensor.rows, tensor.columns));
+      throw UserError(
+          fmt::format("the adapter's tensor \"{}\" does not have the shape [{}, {}] that the model needs",
+                      tensor.name, tensor.rows, tensor.columns));
     }
     std::copy(found->values.begin(), found->values.end(), host.data_ptr<float>() + tensor.offset);
     ++used;
@@ -129,7 +131,8 @@ const MemoryPlan& Trainer::adopt(const MemoryPlan& plan) {
 
 std::vector<data::PassBatch> Trainer::passes_of(std::int64_t step) const {
   const auto slots = order_.slots(step);
-  const auto share = data::share_of_rank(slots, environment_.session.rank(), environment_.session.world_size());
+  const auto share =
+      data::share_of_rank(slots, environment_.session.rank(), environment_.session.world_size());
   return data::make_passes(store_, share, plan_.max_tokens_per_pass);
 }
 
@@ -197,10 +200,11 @@ void Trainer::stop_on_bad_step(const StepOutcome& outcome) const {
     if (sample >= 0) samples += (samples.empty() ? "" : ", ") + std::to_string(sample);
   }
   // The flag came with the all-reduce: every rank is here, at the same step.
-  throw cluster::AgreedError(fmt::format(
-      "step {}: loss or gradient of {} is not finite (samples {}); neither parameters nor checkpoints were changed by it; "
-      "try a smaller --learning_rate",
-      outcome.step + 1, who, samples));
+  throw cluster::AgreedError(
+      fmt::format("step {}: loss or gradient of {} is not finite (samples {}); neither parameters nor "
+                  "checkpoints were changed by it; "
+                  "try a smaller --learning_rate",
+                  outcome.step + 1, who, samples));
 }
 
 void Trainer::report(const StepOutcome& outcome, double learning_rate, double step_seconds) {
@@ -247,7 +251,8 @@ void Trainer::gather_rank_rows() {
     stats.resize(before + count);
     std::memcpy(stats.data() + before, part.data(), count * sizeof(RankStats));
   }
-  std::stable_sort(stats.begin(), stats.end(), [](const RankStats& a, const RankStats& b) { return a.step < b.step; });
+  std::stable_sort(stats.begin(), stats.end(),
+                   [](const RankStats& a, const RankStats& b) { return a.step < b.step; });
   write_rank_rows(stats);
 }
 
@@ -280,7 +285,8 @@ void Trainer::save() {
           std::filesystem::create_directory(adapter_folder);
           exporting::write_adapter(adapter_folder, snapshot->adapter, settings_.tokenizer_folder);
         });
-    environment_.metrics->write(store::EventRow{wall_seconds(), step, "checkpoint", path.filename().string()});
+    environment_.metrics->write(
+        store::EventRow{wall_seconds(), step, "checkpoint", path.filename().string()});
     environment_.metrics->sync();
     store::prune_checkpoints(settings_.output_dir, settings_.save_total_limit);
     environment_.observer->checkpoint(path, step);
@@ -293,7 +299,8 @@ exporting::Adapter Trainer::adapter() {
   const std::vector<float> master = to_host(engine_.buffers().master);
   for (const model::FlatTensor& tensor : decoder_.layout().tensors) {
     const auto begin = master.begin() + tensor.offset;
-    result.tensors.push_back({tensor.name, {tensor.rows, tensor.columns},
+    result.tensors.push_back({tensor.name,
+                              {tensor.rows, tensor.columns},
                               std::vector<float>(begin, begin + tensor.rows * tensor.columns)});
   }
   return result;

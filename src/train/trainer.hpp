@@ -65,10 +65,10 @@ struct TrainEnvironment {
   cluster::Communicator& communicator;
   cluster::SignalWatcher& signals;
   cluster::Watchdog& watchdog;
-  IoThread* io = nullptr;                  // rank 0
-  store::MetricsWriter* metrics = nullptr; // rank 0, used on the I/O thread only
-  store::RunLock* lock = nullptr;          // rank 0
-  TrainObserver* observer = nullptr;       // rank 0
+  IoThread* io = nullptr;                   // rank 0
+  store::MetricsWriter* metrics = nullptr;  // rank 0, used on the I/O thread only
+  store::RunLock* lock = nullptr;           // rank 0
+  TrainObserver* observer = nullptr;        // rank 0
 };
 
 class Trainer {
@@ -78,15 +78,17 @@ class Trainer {
 
   // Starting points; collective, exactly one of them is called before run().
   void start_fresh(std::uint64_t lora_seed);
-  void start_from(const exporting::Adapter& adapter);           // throws UserError where shapes differ
-  void resume(std::int64_t step, std::vector<std::vector<float>>& arrays);  // parameters, exp_avg, exp_avg_sq; on rank 0
+  void start_from(const exporting::Adapter& adapter);  // throws UserError where shapes differ
+  void resume(std::int64_t step,
+              std::vector<std::vector<float>>& arrays);  // parameters, exp_avg, exp_avg_sq; on rank 0
 
   // Plans memory for the steps that are left; collective.
   const MemoryPlan& plan(Recompute recompute, std::int64_t max_tokens_per_pass);
   const MemoryPlan& adopt(const MemoryPlan& plan);  // the plan of a checkpoint instead
 
-  // Trains to the end or until a stop was agreed; a checkpoint is committed at the end either way. Collective.
-  // Throws AgreedError on a loss or gradient that is not finite, naming step, rank and samples; nothing is saved then.
+  // Trains to the end or until a stop was agreed; a checkpoint is committed at the end either way.
+  // Collective. Throws AgreedError on a loss or gradient that is not finite, naming step, rank and samples;
+  // nothing is saved then.
   cluster::StopReason run();
 
   std::int64_t steps_done() const { return steps_done_; }
@@ -112,7 +114,7 @@ class Trainer {
   data::SampleOrder order_;
   StepEngine engine_;
   MemoryPlan plan_;
-  std::int64_t steps_done_ = 0;       // collected
+  std::int64_t steps_done_ = 0;  // collected
   std::int64_t saved_step_ = -1;
   double last_finished_ = 0;
   double stop_seen_ = 0;

@@ -1,7 +1,7 @@
 // Runs one forward and backward pass and writes what came out, for comparison with Transformers and PEFT:
 //   model_probe MODEL_FOLDER ADAPTER_FOLDER SAMPLES.json OUT.safetensors [DEVICE [DTYPE [RECOMPUTE]]]
-// SAMPLES.json: a list of lists of token ids, laid end to end as one pass. OUT: logits [tokens, vocab], nll_sum [1], and the
-// gradient of the sum of the token NLLs for each trained matrix under PEFT's name.
+// SAMPLES.json: a list of lists of token ids, laid end to end as one pass. OUT: logits [tokens, vocab],
+// nll_sum [1], and the gradient of the sum of the token NLLs for each trained matrix under PEFT's name.
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
@@ -87,8 +87,9 @@ void run(const std::vector<std::string>& arguments) {
   decoder.forward_backward(pass, at::zeros({1}, on_device.dtype(at::kLong)), gradient, nll_sum);
   const at::Tensor host = gradient.to(at::kCPU);
   for (const model::FlatTensor& tensor : decoder.layout().tensors) {
-    results[tensor.name] =
-        host.narrow(0, tensor.offset, tensor.rows * tensor.columns).view({tensor.rows, tensor.columns}).contiguous();
+    results[tensor.name] = host.narrow(0, tensor.offset, tensor.rows * tensor.columns)
+                               .view({tensor.rows, tensor.columns})
+                               .contiguous();
   }
   results["nll_sum"] = nll_sum.to(at::kCPU).to(at::kFloat);
 
@@ -105,7 +106,8 @@ void run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   if (argc < 5) {
-    std::fputs("usage: model_probe MODEL ADAPTER SAMPLES.json OUT.safetensors [DEVICE [DTYPE [recompute]]]\n", stderr);
+    std::fputs("usage: model_probe MODEL ADAPTER SAMPLES.json OUT.safetensors [DEVICE [DTYPE [recompute]]]\n",
+               stderr);
     return 2;
   }
   try {
