@@ -1,0 +1,118 @@
+"""What a run writes to metrics.h5: every step, every rank, what happened, and where the numbers come from."""
+
+import json
+import os
+import unittest
+
+import h5py
+import numpy as np
+
+import harness
+
+
+class Metrics(harness.RunTest):
+    rows = 20
+    shape = {"max_steps": 7, "save_steps": 3}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.output = cls.folder / "measured"
+        test = cls("test_steps")
+        cls.finished = test.train(2, cls.output, **cls.shape)
+        test.doCleanups()
+
+    def test_steps(self):
+        rows = harness.steps(self.output)
+        self.assertEqual(rows.dtype.names, ("step", "epoch", "samples", "tokens", "target_tokens", "loss", "learning_rate",
+                                            "grad_norm", "step_seconds", "data_seconds", "compute_seconds",
+                                            "communication_seconds"))
+        self.assertEqual(rows["step"].tolist(), list(range(1, 8)))
+        self.assertEqual(rows["samples"].tolist(), [4] * 7)
+        np.testing.assert_allclose(rows["epoch"], np.arange(1, 8) * 4 / 20)
+        self.assertEqual(rows["target_tokens"].tolist(), (rows["tokens"] - rows["samples"]).tolist(),
+                         "each sample's first token has nothing to be predicted from")
+        self.assertTrue((rows["loss"] > 0).all() and (rows["grad_norm"] > 0).all())
+        np.testing.assert_allclose(rows["learning_rate"], [0, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 2.5e-3], rtol=1e-12)
+        for part in ["data_seconds", "compute_seconds", "communication_seconds"]:
+            self.assertTrue((rows[part] >= 0).all(), part)
+        parts = rows["data_seconds"] + rows["compute_seconds"] + rows["communication_seconds"]
+        self.assertTrue((parts <= 1.01 * rows["step_seconds"] + 1e-3).all(), (parts, rows["step_seconds"]))
+        self.assertTrue((rows["step_seconds"] > 0).all())
+        self.assertLess(rows["step_seconds"].sum(), self.finished.seconds)
+
+    def test_ranks(self):
+        rows = harness.table(self.output, "/train/ranks")
+        pairs = [(int(row["step"]), int(row["rank"])) for row in rows]
+        self.assertEqual(sorted(pairs), [(step, rank) for step in range(1, 8) for rank in range(2)])
+        for step in harness.steps(self.output):
+            self.assertEqual(rows[rows["step"] == step["step"]]["tokens"].sum(), step["tokens"])
+        self.assertTrue((rows["compute_seconds"] > 0).all() and (rows["waiting_seconds"] >= 0).all())
+
+    def test_events(self):
+        found = [(kind, step) for kind, step, _ in harness.events(self.output)]
+        self.assertEqual(found, [("start", 0), ("checkpoint", 3), ("checkpoint", 6), ("checkpoint", 7), ("end", 7)])
+        times = harness.table(self.output, "/events")["time"]
+        self.assertTrue((np.diff(times) >= 0).all())
+        self.assertGreater(times[0], 1.6e9)
+
+    def test_units_and_meanings(self):
+        with h5py.File(self.output / "metrics.h5", "r") as file:
+            for name in ["/train/steps", "/train/ranks", "/eval", "/events"]:
+                dataset = file[name]
+                for field in dataset.dtype.names:
+                    self.assertTrue(dataset.attrs[field + ".unit"], field)
+                    self.assertGreater(len(dataset.attrs[field + ".meaning"]), 3, field)
+            self.assertEqual(file["/train/steps"].attrs["loss.unit"], "nat/token")
+            self.assertEqual(len(file["/eval"]), 0)
+
+    def test_provenance(self):
+        found = harness.attributes(self.output)
+        for name in ["software", "software_version", "git_revision", "date", "command_line", "configuration", "recipe",
+                     "hosts", "devices", "communicator", "dataset_digest", "slurm_job_id", "libtorch_version", "mpi_version",
+                     "hdf5_version", "cuda_runtime_version", "schema_version"]:
+            self.assertIn(name, found)
+        self.assertEqual(found["software"], "ranktune")
+        self.assertEqual((found["seed"], found["world_size"], found["nodes"]), (3407, 2, 1))
+        self.assertEqual(found["hosts"].split(","), [os.uname().nodename] * 2)
+        self.assertIn(str(self.output), found["command_line"])
+        configuration = json.loads(found["configuration"])
+        self.assertEqual((configuration["max_steps"], configuration["learning_rate"]), (7, 5e-3))
+        self.assertNotIn("hub_token", configuration)
+
+    def test_a_killed_run_is_read_from_its_segment(self):
+        output = self.new_output()
+        job = self.start(2, output, max_steps=100000, save_steps=5)
+        job.wait_for_step(12)
+        self.assertTrue(job.kill())
+        segment, = sorted((output / "metrics").glob("*.h5"))
+        with h5py.File(segment, "r", swmr=True) as file:
+            rows = file["/train/steps"][:]
+        rows = rows[rows["step"] > 0]
+        self.assertGreaterEqual(len(rows), 10)
+        self.assertEqual(rows["step"].tolist(), list(range(1, len(rows) + 1)))
+
+    def test_a_loss_that_is_not_finite(self):
+        """It ends the run with 1 and says where; the steps before it and the checkpoint before it stay."""
+        folder = harness.make_model(self.folder / "poisoned")
+        tensors = harness.random_weights(self.config)
+        tensors["model.embed_tokens.weight"][1] = np.inf  # <|pad|>, which no ordinary row holds
+        harness.save_file(tensors, folder / "model.safetensors")
+        rows = harness.make_rows(20)
+        rows[14]["output"] += "<|pad|>"  # in file order: step 4, the third of its samples, so rank 1
+        data = harness.write_json(self.folder / "poisoned.json", rows)
+        output = self.new_output()
+        done = self.train(2, output, expect=1, max_steps=7, save_steps=2, shuffle=False, model_name=folder, dataset=data)
+        self.assertEqual(len(done.sentences()), 1, done)
+        for part in ["step 4", "not finite", "rank 1", "14"]:
+            self.assertIn(part, done.sentences()[0])
+        self.assertFalse((output / "adapter").exists())
+        self.assertEqual([p.name for p in harness.checkpoints(output)], ["checkpoint-000002"])
+        segment, = sorted((output / "metrics").glob("*.h5"))
+        with h5py.File(segment, "r", swmr=True) as file:
+            found = file["/train/steps"]["step"]
+        self.assertEqual(found[found > 0].tolist(), [1, 2, 3])
+
+
+if __name__ == "__main__":
+    unittest.main()
