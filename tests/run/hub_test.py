@@ -76,7 +76,8 @@ class Hub(harness.RunTest):
                                       ("XDG_CACHE_HOME", {"HF_HOME": "", "XDG_CACHE_HOME": str(xdg)}, 0),
                                       ("HF_HOME elsewhere", {"HF_HOME": nowhere, "XDG_CACHE_HOME": str(xdg)}, 2)]:
             with self.subTest(name):
-                words = self.words(self.new_output(), model_name="Qwen/Qwen3-8B", dataset="yahma/alpaca-cleaned", max_steps=1)
+                words = self.words(self.new_output(), model_name="Qwen/Qwen3-8B", dataset="yahma/alpaca-cleaned",
+                                   max_steps=1)
                 job = harness.Job(1, words, self.environment(**variables), self.folder)
                 self.addCleanup(job.close)
                 done = job.finish()
