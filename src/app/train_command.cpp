@@ -144,6 +144,11 @@ void TrainRun::choose_device_and_communicator() {
                       inputs_.model.head_dim));
     }
     dtype_ = options_.dtype != "auto" ? options_.dtype : device_.cuda ? "bfloat16" : "float32";
+    if (device_.cuda) {
+      // CUDA graphs cannot be captured on the default stream.
+      at::cuda::setCurrentCUDAStream(
+          at::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device_.index)));
+    }
     communicator_ =
         device_.cuda ? cluster::make_nccl_communicator(session_) : cluster::make_mpi_communicator(session_);
   });

@@ -6,6 +6,7 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <type_traits>
 
@@ -29,13 +30,13 @@ Tensor heads_of(const Tensor& wide, std::int64_t begin, std::int64_t count, std:
 }
 
 template <typename Value>
-Tensor to_device(const std::vector<Value>& values, at::Device device) {
+void copy_to(Tensor& destination, const std::vector<Value>& values) {
   constexpr auto type = std::is_same_v<Value, std::int64_t> ? at::kLong : at::kInt;
   const Tensor host =
       at::from_blob(const_cast<Value*>(values.data()), {static_cast<std::int64_t>(values.size())}, type);
   // Pinned, so that the host does not wait for the device; the pinning allocator keeps it until the copy is
   // done.
-  return device.is_cuda() ? host.pin_memory().to(device, /*non_blocking=*/true) : host.clone();
+  destination.copy_(destination.is_cuda() ? host.pin_memory() : host, /*non_blocking=*/true);
 }
 
 // Rows of logits held at once: the head's weight is read once a chunk, so few large chunks are good.
@@ -45,7 +46,43 @@ std::int64_t logits_chunk(at::Device device, std::int64_t tokens) {
 
 }  // namespace
 
-DevicePass::DevicePass(const data::PassBatch& batch, at::Device device) : cu_seqlens(batch.cu_seqlens) {
+PassShape exact_shape(const data::PassBatch& batch) {
+  return {batch.tokens(), batch.sequences(), batch.target_tokens, batch.max_seqlen};
+}
+
+std::int64_t bucket_tokens(std::int64_t tokens) {
+  return tokens / 64 * 64 + 64;
+}
+
+PassShape bucket_shape(const data::PassBatch& batch) {
+  const std::int64_t tokens = bucket_tokens(batch.tokens());
+  const auto longest = static_cast<std::uint64_t>(std::max<std::int64_t>(batch.max_seqlen, 128));
+  return {tokens, batch.sequences() / 4 * 4 + 4, tokens, static_cast<std::int64_t>(std::bit_ceil(longest))};
+}
+
+DevicePass::DevicePass(const data::PassBatch& batch, const PassShape& given_shape, at::Device device)
+    : shape(given_shape) {
+  const auto ints = at::TensorOptions().device(device).dtype(at::kInt);
+  ids = at::empty({shape.tokens}, ints);
+  positions = at::empty({shape.tokens}, ints);
+  sample_of_token = at::empty({shape.tokens}, ints.dtype(at::kLong));
+  target_rows = at::empty({shape.target_rows}, ints.dtype(at::kLong));
+  targets = at::empty({shape.target_rows}, ints);
+  sequences.cu_seqlens = at::empty({shape.sequences + 1}, ints);
+  sequences.host = &cu_seqlens;
+  sequences.max_seqlen = shape.max_seqlen;
+  load(batch);
+}
+
+void DevicePass::load(const data::PassBatch& batch) {
+  const std::int64_t real = batch.tokens();
+  const std::int64_t padding = shape.tokens - real;
+  RT_CHECK(padding >= 0 && batch.sequences() + (padding > 0 ? 1 : 0) <= shape.sequences &&
+               batch.max_seqlen <= shape.max_seqlen && batch.target_tokens <= shape.target_rows,
+           "a batch does not fit the shape of its pass");
+  std::vector<std::int32_t> id_list = batch.ids;
+  std::vector<std::int32_t> position_list = batch.positions;
+  std::vector<std::int64_t> sample_list(batch.ids.size());
   std::vector<std::int64_t> target_row_list;
   std::vector<std::int32_t> target_list;
   for (std::size_t i = 0; i < batch.targets.size(); ++i) {
@@ -53,19 +90,26 @@ DevicePass::DevicePass(const data::PassBatch& batch, at::Device device) : cu_seq
     target_row_list.push_back(static_cast<std::int64_t>(i));
     target_list.push_back(batch.targets[i]);
   }
-  std::vector<std::int64_t> sample_list(batch.ids.size());
   for (std::size_t s = 0; s < batch.samples.size(); ++s) {
     std::fill(sample_list.begin() + batch.cu_seqlens[s], sample_list.begin() + batch.cu_seqlens[s + 1],
               batch.samples[s]);
   }
-  ids = to_device(batch.ids, device);
-  positions = to_device(batch.positions, device);
-  sample_of_token = to_device(sample_list, device);
-  target_rows = to_device(target_row_list, device);
-  targets = to_device(target_list, device);
-  sequences.cu_seqlens = to_device(cu_seqlens, device);
-  sequences.host = &cu_seqlens;
-  sequences.max_seqlen = batch.max_seqlen;
+  for (std::int64_t i = 0; i < padding; ++i) {
+    id_list.push_back(0);
+    position_list.push_back(static_cast<std::int32_t>(i));
+    sample_list.push_back(-1);
+  }
+  cu_seqlens = batch.cu_seqlens;
+  cu_seqlens.resize(static_cast<std::size_t>(shape.sequences + 1), static_cast<std::int32_t>(shape.tokens));
+  // Padding rows of the head read the first padding token, get a gradient of exact zero and write it there.
+  target_row_list.resize(static_cast<std::size_t>(shape.target_rows), real);
+  target_list.resize(static_cast<std::size_t>(shape.target_rows), -1);
+  copy_to(ids, id_list);
+  copy_to(positions, position_list);
+  copy_to(sample_of_token, sample_list);
+  copy_to(target_rows, target_row_list);
+  copy_to(targets, target_list);
+  copy_to(sequences.cu_seqlens, cu_seqlens);
 }
 
 Decoder::Decoder(const ModelConfig& config, const LoraConfig& lora, const DecoderOptions& options)
@@ -276,7 +320,6 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
 void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
   const std::int64_t tokens = pass.tokens();
   RT_CHECK(tokens > 0 && tokens <= capacity_, "a pass is larger than what was reserved");
-  RT_CHECK(pass.sequences.max_seqlen <= options_.max_positions, "a sample is longer than max_seq_length");
   Tensor input = rows(work_.inputs.front(), tokens);
   kernels::embedding_forward(pass.ids, embedding_, input);
   Tensor previous;

@@ -27,20 +27,40 @@ struct WeightSlot {
   bool is_norm = false;
 };
 
+// Sizes of a pass as the device sees it. Padding is one more sequence of its own without targets, so it
+// changes no sum.
+struct PassShape {
+  std::int64_t tokens = 0;
+  std::int64_t sequences = 0;
+  std::int64_t target_rows = 0;
+  std::int64_t max_seqlen = 0;
+  auto operator<=>(const PassShape&) const = default;
+};
+// The pass as it is, without padding.
+PassShape exact_shape(const data::PassBatch& batch);
+// Rounded up to few different shapes, each of which can be captured in a CUDA graph: tokens to a multiple of
+// 64 above the real number, sequences to a multiple of 4, the longest sequence to a power of two; every row
+// is a target row.
+PassShape bucket_shape(const data::PassBatch& batch);
+std::int64_t bucket_tokens(std::int64_t tokens);
+
 // A pass on the device.
 struct DevicePass {
-  Tensor ids;              // int32 [T]
-  Tensor positions;        // int32 [T]
-  Tensor sample_of_token;  // int64 [T]
-  Tensor target_rows;      // int64 [N], the rows that have a target
-  Tensor targets;          // int32 [N]
+  PassShape shape;
+  Tensor ids;              // int32 [tokens]
+  Tensor positions;        // int32 [tokens]
+  Tensor sample_of_token;  // int64 [tokens]
+  Tensor target_rows;      // int64 [target_rows], the rows that have a target
+  Tensor targets;          // int32 [target_rows], -1 where it is padding
   kernels::Sequences sequences;
   std::vector<std::int32_t> cu_seqlens;  // host copy that `sequences` points to
 
-  explicit DevicePass(const data::PassBatch& batch, at::Device device);
+  DevicePass(const data::PassBatch& batch, const PassShape& shape, at::Device device);
   DevicePass(const DevicePass&) = delete;
   DevicePass& operator=(const DevicePass&) = delete;
-  std::int64_t tokens() const { return ids.size(0); }
+  // Fills the same buffers with another batch that fits the shape; enqueued, the host does not wait.
+  void load(const data::PassBatch& batch);
+  std::int64_t tokens() const { return shape.tokens; }
 };
 
 struct DecoderOptions {

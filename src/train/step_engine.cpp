@@ -68,13 +68,19 @@ StepEngine::StepEngine(model::Decoder& decoder, const OptimizerSettings& setting
       watchdog_(watchdog),
       cuda_(decoder.options().device.is_cuda()),
       buffers_(decoder.layout(), communicator.world_size(), decoder.options().device),
-      scatter_(decoder.segments()) {
+      scatter_(decoder.segments()),
+      runner_(decoder) {
   const auto device = at::TensorOptions().device(decoder.options().device);
   hyper_ = at::zeros({3}, device.dtype(at::kFloat));
   outcome_ = at::zeros({8}, device.dtype(at::kFloat));
   scratch_ = at::zeros({4096}, device.dtype(at::kDouble));
   nll_sum_ = at::zeros({1}, device.dtype(at::kDouble));
   step_ = at::zeros({1}, device.dtype(at::kLong));
+}
+
+void StepEngine::reserve(std::int64_t tokens, bool recompute) {
+  runner_.reset();
+  decoder_.reserve(runner_.padded(tokens), recompute);
 }
 
 void StepEngine::publish_master() {
@@ -113,12 +119,10 @@ void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const
   const std::int64_t readback_length = 8 + buffers_.rank_stats.numel();
   Pending pending{{},
                   at::empty({readback_length}, at::TensorOptions().dtype(at::kFloat).pinned_memory(cuda_)),
-                  StepClock(cuda_),
-                  {}};
+                  StepClock(cuda_)};
   pending.outcome.step = step;
   std::int64_t targets = 0;
   for (const data::PassBatch& pass : passes) {
-    pending.passes.push_back(std::make_unique<model::DevicePass>(pass, decoder_.options().device));
     targets += pass.target_tokens;
     pending.outcome.own_tokens += pass.tokens();
   }
@@ -133,8 +137,7 @@ void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const
   pending.clock.mark(0);
   buffers_.gradient.zero_();
   nll_sum_.zero_();
-  for (const auto& pass : pending.passes)
-    decoder_.forward_backward(*pass, step_, buffers_.gradient, nll_sum_);
+  for (const data::PassBatch& pass : passes) runner_.run(pass, step_, buffers_.gradient, nll_sum_);
   kernels::fill_tail(buffers_.gradient, nll_sum_, static_cast<double>(targets), stop,
                      static_cast<double>(pending.outcome.own_tokens), communicator_.rank(), buffers_.tail);
   send_stats();

@@ -18,6 +18,7 @@
 #include "data/batch.hpp"
 #include "kernels/ops.hpp"
 #include "model/decoder.hpp"
+#include "train/pass_runner.hpp"
 
 namespace ranktune::train {
 
@@ -76,6 +77,8 @@ class StepEngine {
              cluster::Watchdog* watchdog);
 
   model::FlatBuffers& buffers() { return buffers_; }
+  // Reserves the decoder's buffers for passes of at most `tokens` tokens.
+  void reserve(std::int64_t tokens, bool recompute);
   // To be called after the master was written from outside (initialisation, resume).
   void publish_master();
 
@@ -92,7 +95,6 @@ class StepEngine {
     StepOutcome outcome;
     at::Tensor readback;  // fp32 [8 + rank statistics], pinned on the GPU's host
     StepClock clock;
-    std::vector<std::unique_ptr<model::DevicePass>> passes;  // alive until the device is done with them
   };
   void reduce(void* stream);
   void send_stats();
@@ -104,6 +106,7 @@ class StepEngine {
   bool cuda_;
   model::FlatBuffers buffers_;
   kernels::SegmentScatter scatter_;
+  PassRunner runner_;
   at::Tensor hyper_, outcome_, scratch_, nll_sum_, step_;
   std::deque<Pending> pending_;
   std::deque<RankStats> unsent_stats_;

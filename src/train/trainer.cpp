@@ -122,7 +122,7 @@ const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per
 const MemoryPlan& Trainer::adopt(const MemoryPlan& plan) {
   plan_ = plan;
   plan_.activation_bytes = decoder_.activation_bytes(plan_.reserved_tokens, plan_.recompute);
-  decoder_.reserve(plan_.reserved_tokens, plan_.recompute);
+  engine_.reserve(plan_.reserved_tokens, plan_.recompute);
   settings_.bits["plan"] = {{"recompute", plan_.recompute},
                             {"max_tokens_per_pass", plan_.max_tokens_per_pass},
                             {"reserved_tokens", plan_.reserved_tokens}};

@@ -78,7 +78,7 @@ void run(const std::vector<std::string>& arguments) {
   scatter(master.to(options.device));
   decoder.reserve(passes.front().tokens(), recompute);
 
-  const model::DevicePass pass(passes.front(), options.device);
+  const model::DevicePass pass(passes.front(), model::exact_shape(passes.front()), options.device);
   std::map<std::string, at::Tensor> results;
   results["logits"] = decoder.logits(pass).to(at::kCPU);
   const auto on_device = at::TensorOptions().device(options.device);
