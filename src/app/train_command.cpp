@@ -335,7 +335,6 @@ void TrainRun::restore(std::int64_t step) {
   train::MemoryPlan same;
   same.recompute = plan.value("recompute", false);
   same.max_tokens_per_pass = plan.value("max_tokens_per_pass", std::int64_t{0});
-  same.reserved_tokens = plan.value("reserved_tokens", std::int64_t{1});
   same.reason = "as in the checkpoint";
   display_.plan(trainer_->adopt(same));
   start_.plan_adopted = true;

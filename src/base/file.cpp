@@ -87,7 +87,7 @@ std::filesystem::path cache_directory(const std::filesystem::path& fallback) {
     const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read before any thread writes
     return value == nullptr ? "" : value;
   };
-  if (const auto own = variable("RANKTUNE_CACHE"); !own.empty()) return own;
+  if (auto own = variable("RANKTUNE_CACHE"); !own.empty()) return own;
   if (const auto xdg = variable("XDG_CACHE_HOME"); !xdg.empty())
     return std::filesystem::path(xdg) / "ranktune";
   if (const auto home = variable("HOME"); !home.empty())

@@ -1,5 +1,5 @@
-// Where the Unicode data of Hugging Face's `tokenizers` differs from that of the libraries we use, so that ids are
-// equal for characters of any age. The tables are written by unicode_tables.py.
+// Where the Unicode data of Hugging Face's `tokenizers` differs from that of the libraries we use, so that
+// ids are equal for characters of any age. The tables are written by unicode_tables.py.
 #pragma once
 
 #include <span>

@@ -16,7 +16,7 @@ IoThread::~IoThread() {
   wake_.notify_all();
 }
 
-void IoThread::run(std::function<void()> idle, double idle_seconds) {
+void IoThread::run(const std::function<void()>& idle, double idle_seconds) {
   using Clock = std::chrono::steady_clock;
   const auto interval =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(idle_seconds));

@@ -26,7 +26,7 @@ class IoThread {
   void drain();
 
  private:
-  void run(std::function<void()> idle, double idle_seconds);
+  void run(const std::function<void()>& idle, double idle_seconds);
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -46,6 +46,12 @@ std::int64_t most_tokens(const model::Decoder& decoder, bool recompute, std::int
 
 }  // namespace
 
+std::int64_t largest_pass(const MemoryRequest& request, std::int64_t max_tokens_per_pass) {
+  const std::int64_t whole = std::max<std::int64_t>(1, request.largest_window);
+  return max_tokens_per_pass == 0 ? whole
+                                  : std::min(whole, std::max(max_tokens_per_pass, request.longest_sample));
+}
+
 MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& request) {
   const std::int64_t budget = request.free_bytes / 100 * 85;  // the rest: attention, fragments, others
   const std::int64_t whole = std::max<std::int64_t>(1, request.largest_window);
@@ -53,15 +59,16 @@ MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& reque
   MemoryPlan plan;
   const auto finish = [&](bool recompute, std::int64_t tokens, std::string reason) {
     plan.recompute = recompute;
-    plan.max_tokens_per_pass = tokens;
-    plan.reserved_tokens = std::min(whole, std::max(tokens, longest));
+    // A window that fits as a whole is never split, also where the run is made longer and meets a larger one.
+    plan.max_tokens_per_pass = tokens == whole && request.max_tokens_per_pass == 0 ? 0 : tokens;
+    plan.reserved_tokens = largest_pass(request, plan.max_tokens_per_pass);
     plan.activation_bytes = decoder.activation_bytes(plan.reserved_tokens, recompute);
     plan.reason = std::move(reason);
     return plan;
   };
 
   if (request.max_tokens_per_pass > 0) {
-    const std::int64_t needed = std::min(whole, std::max(request.max_tokens_per_pass, longest));
+    const std::int64_t needed = largest_pass(request, request.max_tokens_per_pass);
     const bool fits = decoder.activation_bytes(needed, false) <= budget;
     const bool recompute =
         request.recompute == Recompute::always || (request.recompute == Recompute::automatic && !fits);

@@ -21,11 +21,14 @@ struct MemoryRequest {
 
 struct MemoryPlan {
   bool recompute = false;
-  std::int64_t max_tokens_per_pass = 0;  // windows are split above this, at sample boundaries
+  std::int64_t max_tokens_per_pass = 0;  // windows are split above this, at sample boundaries; 0: never
   std::int64_t reserved_tokens = 0;      // largest pass there can be
   std::int64_t activation_bytes = 0;
   std::string reason;  // one phrase for the banner
 };
+
+// Tokens of the largest pass when windows are split above `max_tokens_per_pass` (0: never); at least 1.
+std::int64_t largest_pass(const MemoryRequest& request, std::int64_t max_tokens_per_pass);
 
 // The cheapest plan that fits: everything kept in one pass; else the window split (no extra arithmetic, as
 // long as passes stay above 1,024 tokens or the longest sample); else blocks recomputed, split again where

@@ -96,12 +96,9 @@ void Trainer::resume(std::int64_t step, std::vector<std::vector<float>>& arrays)
   saved_step_ = step;
 }
 
-const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per_pass) {
+MemoryRequest Trainer::measure_windows() const {
   const cluster::Session& session = environment_.session;
   MemoryRequest request;
-  request.recompute = recompute;
-  request.max_tokens_per_pass = max_tokens_per_pass;
-  // The steps' windows repeat with the epochs' orders; what is left is bounded, so look at all of it.
   for (std::int64_t step = steps_done_; step < settings_.total_steps; ++step) {
     const auto slots = order_.slots(step);
     std::int64_t window = 0;
@@ -115,17 +112,27 @@ const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per
   }
   request.largest_window = session.max(request.largest_window);
   request.longest_sample = session.max(request.longest_sample);
+  return request;
+}
+
+const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per_pass) {
+  MemoryRequest request = measure_windows();
+  request.recompute = recompute;
+  request.max_tokens_per_pass = max_tokens_per_pass;
+  const cluster::Session& session = environment_.session;
   request.free_bytes = -session.max(-free_device_bytes(decoder_.options().device, session.local_size()));
   return adopt(plan_memory(decoder_, request));
 }
 
-const MemoryPlan& Trainer::adopt(const MemoryPlan& plan) {
-  plan_ = plan;
-  plan_.activation_bytes = decoder_.activation_bytes(plan_.reserved_tokens, plan_.recompute);
+const MemoryPlan& Trainer::adopt(MemoryPlan plan) {
+  // The split is the plan's, since bits depend on it; how much it takes depends on the steps that are left.
+  const MemoryRequest left = measure_windows();
+  plan.reserved_tokens = largest_pass(left, plan.max_tokens_per_pass);
+  plan.activation_bytes = decoder_.activation_bytes(plan.reserved_tokens, plan.recompute);
+  plan_ = std::move(plan);
   engine_.reserve(plan_.reserved_tokens, plan_.recompute);
   settings_.bits["plan"] = {{"recompute", plan_.recompute},
-                            {"max_tokens_per_pass", plan_.max_tokens_per_pass},
-                            {"reserved_tokens", plan_.reserved_tokens}};
+                            {"max_tokens_per_pass", plan_.max_tokens_per_pass}};
   return plan_;
 }
 

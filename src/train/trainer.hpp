@@ -84,7 +84,7 @@ class Trainer {
 
   // Plans memory for the steps that are left; collective.
   const MemoryPlan& plan(Recompute recompute, std::int64_t max_tokens_per_pass);
-  const MemoryPlan& adopt(const MemoryPlan& plan);  // the plan of a checkpoint instead
+  const MemoryPlan& adopt(MemoryPlan plan);  // the plan of a checkpoint instead
 
   // Trains to the end or until a stop was agreed; a checkpoint is committed at the end either way.
   // Collective. Throws AgreedError on a loss or gradient that is not finite, naming step, rank and samples;
@@ -97,6 +97,7 @@ class Trainer {
   const at::Tensor& master() { return engine_.buffers().master; }
 
  private:
+  MemoryRequest measure_windows() const;  // of the steps that are left, over all ranks; collective
   std::vector<data::PassBatch> passes_of(std::int64_t step) const;
   void finish_step(const StepOutcome& outcome, double learning_rate);
   void report(const StepOutcome& outcome, double learning_rate, double step_seconds);
