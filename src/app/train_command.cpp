@@ -263,7 +263,12 @@ void TrainRun::load_model() {
     display_.warning(fmt::format("--max_seq_length {} is beyond the {} positions that the model was made for",
                                  options_.max_seq_length, inputs_.model.max_positions));
   }
-  const std::uint64_t all = inputs_.weights ? inputs_.weights->total_bytes() : 0;
+  std::uint64_t all = 0;
+  if (inputs_.weights) {
+    all = inputs_.weights->total_bytes();
+  } else {
+    for (const model::WeightSlot& slot : decoder_->weight_slots()) all += slot.destination.nbytes();
+  }
   display_.begin("loading", "bytes");
   std::int64_t tensors = 0;
   const auto progress = [&](std::uint64_t done) {
