@@ -37,6 +37,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "${STEP:-}" ] && mkdir -p "$output/checkpoint-$STEP"
 trap 'echo stopping >>"$CALLS"; exit 85' USR2
+[ "${CODE:-}" = 0 ] && mkdir -p "$output/adapter"
 [ -n "${CODE:-}" ] && exit "$CODE"
 for _ in $(seq 200); do sleep 0.1; [ -e "$READY" ] || touch "$READY"; done
 """
@@ -188,6 +189,12 @@ class JobScripts(unittest.TestCase):
             self.assertEqual(
                 calls[1], "program train --config run.conf --output_dir sweep/task-3 --save_path model/task-3"
             )
+
+    def test_srun_that_launched_nothing_is_a_failure(self):
+        (self.folder / "bin" / "srun").write_text("#!/bin/bash\nexit 0\n")
+        code, _, output = self.run_to_end("ranktune-srun.sbatch")
+        self.assertEqual(code, 1)
+        self.assertIn("no outputs/adapter", output)
 
     def test_srun_is_asked_for_what_the_program_needs(self):
         _, calls, _ = self.run_to_end("ranktune-srun.sbatch", CODE="0")
