@@ -103,8 +103,9 @@ class TrainRun {
   std::optional<store::Checkpoint> checkpoint_;  // rank 0, while resuming
   std::unique_ptr<model::Decoder> decoder_;
   std::unique_ptr<store::MetricsWriter> metrics_;  // rank 0
-  std::unique_ptr<train::IoThread> io_;            // rank 0
   std::unique_ptr<train::Trainer> trainer_;
+  // Rank 0. Last, so that it goes first: what was submitted is written while all it refers to is there.
+  std::unique_ptr<train::IoThread> io_;
 };
 
 void TrainRun::check() {

@@ -64,7 +64,7 @@ int exit_code(StopReason reason) {
 const char* describe(StopReason reason) {
   switch (reason) {
     case StopReason::usr:
-      return "SIGUSR1 or SIGUSR2";
+      return "SIGUSR2";
     case StopReason::term:
       return "SIGTERM";
     case StopReason::interrupt:
