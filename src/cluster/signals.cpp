@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -13,10 +14,24 @@
 namespace ranktune::cluster {
 namespace {
 
+constexpr std::array<int, 4> kSignals{SIGUSR1, SIGUSR2, SIGTERM, SIGINT};
+
+// Signals that came to a thread which does not block them: libraries start such threads (seen after
+// MPI_Init), and without a handler a signal there would end the process. The one state of the program that is
+// global, since a handler has no other.
+std::array<std::atomic<int>, kSignals.size()> caught_elsewhere{};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+extern "C" void catch_signal(int number) {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    if (kSignals[i] == number) ++caught_elsewhere[i];
+  }
+}
+
 sigset_t handled_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGUSR1, SIGUSR2, SIGTERM, SIGINT}) sigaddset(&set, number);
+  for (const int number : kSignals) sigaddset(&set, number);
   return set;
 }
 
@@ -44,6 +59,12 @@ bool cancels(StopReason reason) {
 void block_signals() {
   const auto set = handled_signals();
   RT_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0, "signals can be blocked");
+  struct sigaction action {};
+  action.sa_handler = catch_signal;
+  action.sa_flags = SA_RESTART;
+  for (const int number : kSignals) {
+    RT_CHECK(sigaction(number, &action, nullptr) == 0, "signals can be handled");
+  }
 }
 
 int exit_code(StopReason reason) {
@@ -106,9 +127,13 @@ void SignalWatcher::watch() {
   while (!thread_->stop) {
     const int number = sigtimedwait(&set, nullptr, &kWait);
     if (ignore_) continue;
-    if (number > 0) {
-      note(reason_of(number));
+    const auto take = [this](int signal_number) {
+      note(reason_of(signal_number));
       ++count_;
+    };
+    if (number > 0) take(number);
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      for (int left = caught_elsewhere[i].exchange(0); left > 0; --left) take(kSignals[i]);
     }
     if (thread_->deadline > 0 && steady_seconds() >= thread_->deadline) note(StopReason::max_time);
   }
