@@ -16,8 +16,15 @@ import tempfile
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+TEXTS = [
+    "Below is an instruction that describes a task. Write a response that completes the request.\n\n### Instruction:\n"
+    "Name the three primary colours.\n\n### Response:\nRed, yellow and blue are the three primary colours of a painter.",
+    "Water boils at 100 degrees Celsius at sea level, and at a lower temperature on a high mountain.",
+    "def area(width, height):\n    return width * height\n",
+]
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ODD = dict(hidden_size=96, intermediate_size=212, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3,
            head_dim=80, vocab_size=1003, max_position_embeddings=128)
@@ -94,6 +101,9 @@ def check(probe, case, work):
     adapter = os.path.join(work, "adapter")
     write_adapter(model, adapter, case)
     samples = [torch.randint(0, vocabulary, (n,)).tolist() for n in (37, 2, 64, 1, 11)]
+    if parameters > 50_000_000:  # a trained model gets text: on random ids its gradients are noise of its rounding
+        tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+        samples = [tokenizer.encode(text).ids for text in TEXTS]
     with open(os.path.join(work, "samples.json"), "w") as file:
         json.dump(samples, file)
     want_logits, want_nll, want_gradients = reference(folder, adapter, samples)
