@@ -163,7 +163,9 @@ class JobScripts(unittest.TestCase):
         process = self.start("ranktune-srun.sbatch", STEP="000004")
         self.wait_until_training()
         process.terminate()  # the script alone; the ranks end with 85 because of something else
-        subprocess.run(["pkill", "-USR2", "-P", str(process.pid)], check=True)
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
+            for child in children.read().split():
+                os.kill(int(child), signal.SIGUSR2)
         code, calls, _ = self.finish(process)
         self.assertEqual(code, 85)
         self.assertNotIn("scontrol requeue 17", calls)
