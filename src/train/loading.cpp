@@ -81,8 +81,8 @@ void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadP
   std::uint64_t filled = 0;
   std::uint32_t stream = 0;
   for (model::WeightSlot& slot : decoder.weight_slots()) {
-    if (slot.is_norm) {
-      slot.destination.fill_(1.0);
+    if (slot.kind != model::WeightSlot::Kind::matrix) {  // as Transformers begins: norms 1, biases 0
+      slot.destination.fill_(slot.kind == model::WeightSlot::Kind::norm ? 1.0 : 0.0);
     } else {
       kernels::dummy_normal(slot.destination, static_cast<float>(decoder.config().initializer_range), seed,
                             stream);
