@@ -65,14 +65,14 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
   check_like(dk, "dk", q);
   check_like(dv, "dv", q);
   if (q.is_cpu()) {
-    attention_backward_cpu(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
+    attention_backward_cpu(shape, dout, q, k, v, lse, sequences, dq, dk, dv);
     return;
   }
   const CudaScope scope(q);
   if (q.scalar_type() == at::kBFloat16) {
     attention_backward_flash(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
   } else {
-    attention_backward_aten(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
+    attention_backward_aten(shape, dout, q, k, v, sequences, dq, dk, dv);
   }
 }
 

@@ -25,14 +25,14 @@ struct AttentionShape {
 void attention_forward_cpu(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                            const Sequences& sequences, Tensor& out, Tensor& lse);
 void attention_backward_cpu(const AttentionShape& shape, const Tensor& dout, const Tensor& q, const Tensor& k,
-                            const Tensor& v, const Tensor& out, const Tensor& lse, const Sequences& sequences,
-                            Tensor& dq, Tensor& dk, Tensor& dv);
+                            const Tensor& v, const Tensor& lse, const Sequences& sequences, Tensor& dq,
+                            Tensor& dk, Tensor& dv);
 
 void attention_forward_aten(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                             const Sequences& sequences, Tensor& out, Tensor& lse);
 void attention_backward_aten(const AttentionShape& shape, const Tensor& dout, const Tensor& q,
-                             const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                             const Sequences& sequences, Tensor& dq, Tensor& dk, Tensor& dv);
+                             const Tensor& k, const Tensor& v, const Sequences& sequences, Tensor& dq,
+                             Tensor& dk, Tensor& dv);
 
 void attention_forward_flash(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Sequences& sequences, Tensor& out, Tensor& lse);

@@ -94,23 +94,21 @@ void attention_forward_aten(const AttentionShape& shape, const Tensor& q, const 
 }
 
 void attention_backward_aten(const AttentionShape& shape, const Tensor& dout, const Tensor& q,
-                             const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                             const Sequences& sequences, Tensor& dq, Tensor& dk, Tensor& dv) {
+                             const Tensor& k, const Tensor& v, const Sequences& sequences, Tensor& dq,
+                             Tensor& dk, Tensor& dv) {
   Tensor dk_sum, dv_sum;
   for (const Block& block : make_blocks(shape, *sequences.host)) {
-    const std::int64_t token = block.start + block.first;
     if (block.first == 0) {
       dk_sum = at::zeros({shape.kv_heads, block.length, shape.head_dim}, q.options());
       dv_sum = at::zeros(dk_sum.sizes(), q.options());
     }
     const Tensor scaled_q = grouped(queries(q, block), shape).mul(shape.scale);
     const Tensor d = grouped(queries(dout, block), shape);
-    const Tensor delta = d.mul(grouped(queries(out, block), shape)).sum(-1, true);
     const Tensor k_block = keys(k, block);
-    const Tensor sums =
-        lse.slice(1, token, token + block.rows).reshape({shape.kv_heads, shape.group() * block.rows, 1});
-    const Tensor p = masked_scores(scaled_q, k_block, shape, block).sub_(sums).exp_();
-    const Tensor ds = at::bmm(d, keys(v, block).transpose(1, 2)).sub_(delta).mul_(p);
+    // Not from lse and out: their rounding is one error of a whole row, see attention_cpu.cpp.
+    const Tensor p = masked_scores(scaled_q, k_block, shape, block).softmax(-1);
+    Tensor ds = at::bmm(d, keys(v, block).transpose(1, 2));
+    ds.sub_(p.mul(ds).sum(-1, true)).mul_(p);
     dv_sum.slice(1, block.first_key, block.end_key()).add_(at::bmm(p.transpose(1, 2), d));
     dk_sum.slice(1, block.first_key, block.end_key()).add_(at::bmm(ds.transpose(1, 2), scaled_q));
     queries(dq, block).copy_(ungrouped(at::bmm(ds, k_block).mul_(shape.scale), shape, block.rows));

@@ -112,9 +112,17 @@ RT_VECTORISE float softmax_row(float* row, Seen seen, std::int64_t width, float&
   return highest + std::log(sum);
 }
 
+// Divided by their own sum, since the rounding of lse would be one error of the whole row: what cancels
+// between the columns, such as the part of a value that all tokens share, would then not cancel.
 RT_VECTORISE void probabilities_row(float* row, float lse, Seen seen, std::int64_t width) {
-#pragma omp simd
-  for (std::int64_t i = seen.begin; i < seen.end; ++i) row[i] = vector_exp(row[i] - lse);
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = seen.begin; i < seen.end; ++i) {
+    row[i] = vector_exp(row[i] - lse);
+    sum += row[i];
+  }
+  const float inverse = 1.0F / sum;
+  for (std::int64_t i = seen.begin; i < seen.end; ++i) row[i] *= inverse;
   clear_unseen(row, seen, width);
 }
 
@@ -210,13 +218,12 @@ class Forward {
 class Backward {
  public:
   Backward(const AttentionShape& shape, const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-           const Tensor& out, const Tensor& lse, Tensor& dq, Tensor& dk, Tensor& dv)
+           const Tensor& lse, Tensor& dq, Tensor& dk, Tensor& dv)
       : shape_(shape),
         dout_(heads_of(dout)),
         q_(heads_of(q)),
         k_(heads_of(k)),
         v_(heads_of(v)),
-        out_(heads_of(out)),
         lse_(lse.const_data_ptr<float>()),
         dq_(dq.mutable_data_ptr<float>()),
         dk_(dk.mutable_data_ptr<float>()),
@@ -277,8 +284,7 @@ class Backward {
         const std::int64_t r = h * rows + i;
         probabilities_row(scores + r * keys, lse_[(head + h) * shape_.tokens + token + i],
                           seen(shape_, first + i, first_key), keys);
-        const float delta =
-            dot(douts + r * dim, out_.data + (token + i) * out_.stride + (head + h) * dim, dim);
+        const float delta = dot(scores + r * keys, dscores + r * keys, keys);
         score_gradient_row(dscores + r * keys, scores + r * keys, delta, keys);
       }
     }
@@ -293,7 +299,7 @@ class Backward {
   }
 
   AttentionShape shape_;
-  Heads dout_, q_, k_, v_, out_;
+  Heads dout_, q_, k_, v_;
   const float* lse_;
   float* dq_;
   float* dk_;
@@ -318,9 +324,9 @@ void attention_forward_cpu(const AttentionShape& shape, const Tensor& q, const T
 }
 
 void attention_backward_cpu(const AttentionShape& shape, const Tensor& dout, const Tensor& q, const Tensor& k,
-                            const Tensor& v, const Tensor& out, const Tensor& lse, const Sequences& sequences,
-                            Tensor& dq, Tensor& dk, Tensor& dv) {
-  run(make_tasks(shape, *sequences.host, false), Backward(shape, dout, q, k, v, out, lse, dq, dk, dv));
+                            const Tensor& v, const Tensor& lse, const Sequences& sequences, Tensor& dq,
+                            Tensor& dk, Tensor& dv) {
+  run(make_tasks(shape, *sequences.host, false), Backward(shape, dout, q, k, v, lse, dq, dk, dv));
 }
 
 }  // namespace ranktune::kernels
