@@ -9,11 +9,12 @@ namespace ranktune::kernels {
 namespace {
 
 AttentionShape check_arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
-                               double scale, const Tensor& out, const Tensor& lse) {
+                               double scale, std::int64_t window, const Tensor& out, const Tensor& lse) {
   activation_type(q, "q");
   check_tensor(q.dim() == 3, "q", q, "[tokens, heads, head_dim]");
   check_tensor(k.dim() == 3, "k", k, "[tokens, kv_heads, head_dim]");
-  const AttentionShape shape{q.size(0), q.size(1), k.size(1), q.size(2), scale};
+  const AttentionShape shape{q.size(0), q.size(1), k.size(1), q.size(2), scale, window};
+  RT_CHECK(window >= 0, "attention window " + std::to_string(window));
   RT_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
            std::to_string(shape.heads) + " heads do not divide among " + std::to_string(shape.kv_heads) +
                " KV heads");
@@ -37,8 +38,8 @@ AttentionShape check_arguments(const Tensor& q, const Tensor& k, const Tensor& v
 }  // namespace
 
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
-                       double scale, Tensor& out, Tensor& lse) {
-  const AttentionShape shape = check_arguments(q, k, v, sequences, scale, out, lse);
+                       double scale, std::int64_t window, Tensor& out, Tensor& lse) {
+  const AttentionShape shape = check_arguments(q, k, v, sequences, scale, window, out, lse);
   if (q.is_cpu()) {
     attention_forward_cpu(shape, q, k, v, sequences, out, lse);
     return;
@@ -53,8 +54,8 @@ void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& out, const Tensor& lse, const Sequences& sequences, double scale,
-                        Tensor& dq, Tensor& dk, Tensor& dv) {
-  const AttentionShape shape = check_arguments(q, k, v, sequences, scale, out, lse);
+                        std::int64_t window, Tensor& dq, Tensor& dk, Tensor& dv) {
+  const AttentionShape shape = check_arguments(q, k, v, sequences, scale, window, out, lse);
   rows_of(dout, "dout", shape.tokens, shape.heads * shape.head_dim);
   check_sizes(dq, "dq", {shape.tokens, shape.heads, shape.head_dim});
   check_sizes(dk, "dk", {shape.tokens, shape.kv_heads, shape.head_dim});
@@ -64,14 +65,14 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
   check_like(dk, "dk", q);
   check_like(dv, "dv", q);
   if (q.is_cpu()) {
-    attention_backward_cpu(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
+    attention_backward_cpu(shape, dout, q, k, v, lse, sequences, dq, dk, dv);
     return;
   }
   const CudaScope scope(q);
   if (q.scalar_type() == at::kBFloat16) {
     attention_backward_flash(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
   } else {
-    attention_backward_aten(shape, dout, q, k, v, out, lse, sequences, dq, dk, dv);
+    attention_backward_aten(shape, dout, q, k, v, sequences, dq, dk, dv);
   }
 }
 

@@ -23,7 +23,9 @@ struct Block {
   std::int64_t length;  // of the sequence
   std::int64_t first;   // query row in the sequence
   std::int64_t rows;
-  std::int64_t keys() const { return first + rows; }
+  std::int64_t first_key;  // in the sequence; the last one is that of the last query row
+  std::int64_t end_key() const { return first + rows; }
+  std::int64_t keys() const { return end_key() - first_key; }
 };
 
 std::vector<Block> make_blocks(const AttentionShape& shape, const std::vector<std::int32_t>& cu_seqlens) {
@@ -33,7 +35,8 @@ std::vector<Block> make_blocks(const AttentionShape& shape, const std::vector<st
     const std::int64_t rows =
         std::max<std::int64_t>(1, kMostScores / std::max<std::int64_t>(1, shape.heads * length));
     for (std::int64_t first = 0; first < length; first += rows) {
-      blocks.push_back({cu_seqlens[s], length, first, std::min(rows, length - first)});
+      blocks.push_back(
+          {cu_seqlens[s], length, first, std::min(rows, length - first), shape.first_key(first)});
     }
   }
   return blocks;
@@ -58,14 +61,18 @@ Tensor queries(const Tensor& x, const Block& block) {
 
 // [kv_heads, keys, dim] of the keys that the block sees.
 Tensor keys(const Tensor& x, const Block& block) {
-  return x.slice(0, block.start, block.start + block.keys()).transpose(0, 1).contiguous();
+  return x.slice(0, block.start + block.first_key, block.start + block.end_key())
+      .transpose(0, 1)
+      .contiguous();
 }
 
-// q k^T with what lies behind each query row at -infinity, [kv_heads, group * rows, keys].
+// q k^T with what each query row does not see at -infinity, [kv_heads, group * rows, keys].
 Tensor masked_scores(const Tensor& q, const Tensor& k, const AttentionShape& shape, const Block& block) {
   Tensor scores = at::bmm(q, k.transpose(1, 2));
-  const Tensor hidden =
-      at::ones({block.rows, block.keys()}, scores.options().dtype(at::kBool)).triu_(block.first + 1);
+  const Tensor all = at::ones({block.rows, block.keys()}, scores.options().dtype(at::kBool));
+  const std::int64_t diagonal = block.first - block.first_key;  // column of the first row's own token
+  Tensor hidden = all.triu(diagonal + 1);
+  if (shape.window > 0) hidden.logical_or_(all.tril(diagonal - shape.window));
   scores.view({shape.heads, block.rows, block.keys()})
       .masked_fill_(hidden, -std::numeric_limits<float>::infinity());
   return scores;
@@ -87,27 +94,25 @@ void attention_forward_aten(const AttentionShape& shape, const Tensor& q, const 
 }
 
 void attention_backward_aten(const AttentionShape& shape, const Tensor& dout, const Tensor& q,
-                             const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                             const Sequences& sequences, Tensor& dq, Tensor& dk, Tensor& dv) {
+                             const Tensor& k, const Tensor& v, const Sequences& sequences, Tensor& dq,
+                             Tensor& dk, Tensor& dv) {
   Tensor dk_sum, dv_sum;
   for (const Block& block : make_blocks(shape, *sequences.host)) {
-    const std::int64_t token = block.start + block.first;
     if (block.first == 0) {
       dk_sum = at::zeros({shape.kv_heads, block.length, shape.head_dim}, q.options());
       dv_sum = at::zeros(dk_sum.sizes(), q.options());
     }
     const Tensor scaled_q = grouped(queries(q, block), shape).mul(shape.scale);
     const Tensor d = grouped(queries(dout, block), shape);
-    const Tensor delta = d.mul(grouped(queries(out, block), shape)).sum(-1, true);
     const Tensor k_block = keys(k, block);
-    const Tensor sums =
-        lse.slice(1, token, token + block.rows).reshape({shape.kv_heads, shape.group() * block.rows, 1});
-    const Tensor p = masked_scores(scaled_q, k_block, shape, block).sub_(sums).exp_();
-    const Tensor ds = at::bmm(d, keys(v, block).transpose(1, 2)).sub_(delta).mul_(p);
-    dv_sum.slice(1, 0, block.keys()).add_(at::bmm(p.transpose(1, 2), d));
-    dk_sum.slice(1, 0, block.keys()).add_(at::bmm(ds.transpose(1, 2), scaled_q));
+    // Not from lse and out: their rounding is one error of a whole row, see attention_cpu.cpp.
+    const Tensor p = masked_scores(scaled_q, k_block, shape, block).softmax(-1);
+    Tensor ds = at::bmm(d, keys(v, block).transpose(1, 2));
+    ds.sub_(p.mul(ds).sum(-1, true)).mul_(p);
+    dv_sum.slice(1, block.first_key, block.end_key()).add_(at::bmm(p.transpose(1, 2), d));
+    dk_sum.slice(1, block.first_key, block.end_key()).add_(at::bmm(ds.transpose(1, 2), scaled_q));
     queries(dq, block).copy_(ungrouped(at::bmm(ds, k_block).mul_(shape.scale), shape, block.rows));
-    if (block.keys() == block.length) {
+    if (block.end_key() == block.length) {
       dk.slice(0, block.start, block.start + block.length).copy_(dk_sum.transpose(0, 1));
       dv.slice(0, block.start, block.start + block.length).copy_(dv_sum.transpose(0, 1));
     }

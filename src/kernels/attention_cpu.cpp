@@ -79,9 +79,25 @@ RT_VECTORISE void unpack(const float* from, const float* factors, std::int64_t s
   }
 }
 
-// Softmax numerators in place over the first `valid` of `width` columns, zero behind them. Returns lse, sets
-// 1 / sum.
-RT_VECTORISE float softmax_row(float* x, std::int64_t valid, std::int64_t width, float& inverse) {
+// The columns of a row of scores that are seen; those before and behind them become zero.
+struct Seen {
+  std::int64_t begin, end;
+};
+
+// Of token i of its sequence, where the columns are the tokens from first_key on.
+Seen seen(const AttentionShape& shape, std::int64_t i, std::int64_t first_key) {
+  return {shape.first_key(i) - first_key, i + 1 - first_key};
+}
+
+void clear_unseen(float* row, Seen seen, std::int64_t width) {
+  std::fill(row, row + seen.begin, 0.0F);
+  std::fill(row + seen.end, row + width, 0.0F);
+}
+
+// Softmax numerators in place. Returns lse, sets 1 / sum.
+RT_VECTORISE float softmax_row(float* row, Seen seen, std::int64_t width, float& inverse) {
+  float* x = row + seen.begin;
+  const std::int64_t valid = seen.end - seen.begin;
   float highest = -std::numeric_limits<float>::infinity();
 #pragma omp simd reduction(max : highest)
   for (std::int64_t i = 0; i < valid; ++i) highest = x[i] > highest ? x[i] : highest;
@@ -91,15 +107,23 @@ RT_VECTORISE float softmax_row(float* x, std::int64_t valid, std::int64_t width,
     x[i] = vector_exp(x[i] - highest);
     sum += x[i];
   }
-  std::fill(x + valid, x + width, 0.0F);
+  clear_unseen(row, seen, width);
   inverse = 1.0F / sum;
   return highest + std::log(sum);
 }
 
-RT_VECTORISE void probabilities_row(float* x, float lse, std::int64_t valid, std::int64_t width) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < valid; ++i) x[i] = vector_exp(x[i] - lse);
-  std::fill(x + valid, x + width, 0.0F);
+// Divided by their own sum, since the rounding of lse would be one error of the whole row: what cancels
+// between the columns, such as the part of a value that all tokens share, would then not cancel.
+RT_VECTORISE void probabilities_row(float* row, float lse, Seen seen, std::int64_t width) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = seen.begin; i < seen.end; ++i) {
+    row[i] = vector_exp(row[i] - lse);
+    sum += row[i];
+  }
+  const float inverse = 1.0F / sum;
+  for (std::int64_t i = seen.begin; i < seen.end; ++i) row[i] *= inverse;
+  clear_unseen(row, seen, width);
 }
 
 // dS = P * (dP - delta), in the place of dP.
@@ -155,7 +179,8 @@ class Forward {
     const std::int64_t dim = shape_.head_dim;
     const std::int64_t first = task.block * block_rows(shape_);
     const std::int64_t rows = std::min(block_rows(shape_), task.length - first);
-    const std::int64_t keys = first + rows;
+    const std::int64_t first_key = shape_.first_key(first);
+    const std::int64_t keys = first + rows - first_key;
     const std::int64_t packed_rows = shape_.group() * rows;
     float* packed = scratch.floats(packed_rows * (2 * dim + keys + 1));
     float* product = packed + packed_rows * dim;
@@ -163,21 +188,22 @@ class Forward {
     float* scores = inverse + packed_rows;
     const std::int64_t head = task.kv_head * shape_.group();
     const std::int64_t token = task.start + first;
+    const std::int64_t key_token = task.start + first_key;
 
     pack(q_.data + token * q_.stride + head * dim, q_.stride, shape_, rows, static_cast<float>(shape_.scale),
          packed);
     Tensor p = matrix(scores, packed_rows, keys, keys);
     at::mm_out(p, matrix(packed, packed_rows, dim, dim),
-               matrix(k_.data + task.start * k_.stride + task.kv_head * dim, keys, dim, k_.stride).t());
+               matrix(k_.data + key_token * k_.stride + task.kv_head * dim, keys, dim, k_.stride).t());
     for (std::int64_t h = 0; h < shape_.group(); ++h) {
       for (std::int64_t i = 0; i < rows; ++i) {
         const std::int64_t r = h * rows + i;
         lse_[(head + h) * shape_.tokens + token + i] =
-            softmax_row(scores + r * keys, first + i + 1, keys, inverse[r]);
+            softmax_row(scores + r * keys, seen(shape_, first + i, first_key), keys, inverse[r]);
       }
     }
     Tensor o = matrix(product, packed_rows, dim, dim);
-    at::mm_out(o, p, matrix(v_.data + task.start * v_.stride + task.kv_head * dim, keys, dim, v_.stride));
+    at::mm_out(o, p, matrix(v_.data + key_token * v_.stride + task.kv_head * dim, keys, dim, v_.stride));
     unpack(product, inverse, out_stride_, shape_, rows, out_ + token * out_stride_ + head * dim);
   }
 
@@ -192,13 +218,12 @@ class Forward {
 class Backward {
  public:
   Backward(const AttentionShape& shape, const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-           const Tensor& out, const Tensor& lse, Tensor& dq, Tensor& dk, Tensor& dv)
+           const Tensor& lse, Tensor& dq, Tensor& dk, Tensor& dv)
       : shape_(shape),
         dout_(heads_of(dout)),
         q_(heads_of(q)),
         k_(heads_of(k)),
         v_(heads_of(v)),
-        out_(heads_of(out)),
         lse_(lse.const_data_ptr<float>()),
         dq_(dq.mutable_data_ptr<float>()),
         dk_(dk.mutable_data_ptr<float>()),
@@ -229,10 +254,12 @@ class Backward {
   void block(const Task& task, std::int64_t first, float* dk_sum, float* dv_sum, float* memory) const {
     const std::int64_t dim = shape_.head_dim;
     const std::int64_t rows = std::min(block_rows(shape_), task.length - first);
-    const std::int64_t keys = first + rows;
+    const std::int64_t first_key = shape_.first_key(first);
+    const std::int64_t keys = first + rows - first_key;
     const std::int64_t packed_rows = shape_.group() * rows;
     const std::int64_t head = task.kv_head * shape_.group();
     const std::int64_t token = task.start + first;
+    const std::int64_t key_token = task.start + first_key;
     float* queries = memory;
     float* douts = queries + packed_rows * dim;
     float* dqueries = douts + packed_rows * dim;
@@ -246,8 +273,8 @@ class Backward {
     pack(dout_.data + token * dout_.stride + head * dim, dout_.stride, shape_, rows, 1.0F, douts);
     const Tensor q = matrix(queries, packed_rows, dim, dim);
     const Tensor d = matrix(douts, packed_rows, dim, dim);
-    const Tensor k = matrix(k_.data + task.start * k_.stride + task.kv_head * dim, keys, dim, k_.stride);
-    const Tensor v = matrix(v_.data + task.start * v_.stride + task.kv_head * dim, keys, dim, v_.stride);
+    const Tensor k = matrix(k_.data + key_token * k_.stride + task.kv_head * dim, keys, dim, k_.stride);
+    const Tensor v = matrix(v_.data + key_token * v_.stride + task.kv_head * dim, keys, dim, v_.stride);
     Tensor p = matrix(scores, packed_rows, keys, keys);
     Tensor ds = matrix(dscores, packed_rows, keys, keys);
     at::mm_out(p, q, k.t());
@@ -255,16 +282,15 @@ class Backward {
     for (std::int64_t h = 0; h < shape_.group(); ++h) {
       for (std::int64_t i = 0; i < rows; ++i) {
         const std::int64_t r = h * rows + i;
-        probabilities_row(scores + r * keys, lse_[(head + h) * shape_.tokens + token + i], first + i + 1,
-                          keys);
-        const float delta =
-            dot(douts + r * dim, out_.data + (token + i) * out_.stride + (head + h) * dim, dim);
+        probabilities_row(scores + r * keys, lse_[(head + h) * shape_.tokens + token + i],
+                          seen(shape_, first + i, first_key), keys);
+        const float delta = dot(scores + r * keys, dscores + r * keys, keys);
         score_gradient_row(dscores + r * keys, scores + r * keys, delta, keys);
       }
     }
-    Tensor dv = matrix(dv_sum, keys, dim, dim);
+    Tensor dv = matrix(dv_sum + first_key * dim, keys, dim, dim);
     at::addmm_out(dv, dv, p.t(), d);
-    Tensor dk = matrix(dk_sum, keys, dim, dim);
+    Tensor dk = matrix(dk_sum + first_key * dim, keys, dim, dim);
     at::addmm_out(dk, dk, ds.t(), q);
     Tensor dq = matrix(dqueries, packed_rows, dim, dim);
     at::mm_out(dq, ds, k);
@@ -273,7 +299,7 @@ class Backward {
   }
 
   AttentionShape shape_;
-  Heads dout_, q_, k_, v_, out_;
+  Heads dout_, q_, k_, v_;
   const float* lse_;
   float* dq_;
   float* dk_;
@@ -298,9 +324,9 @@ void attention_forward_cpu(const AttentionShape& shape, const Tensor& q, const T
 }
 
 void attention_backward_cpu(const AttentionShape& shape, const Tensor& dout, const Tensor& q, const Tensor& k,
-                            const Tensor& v, const Tensor& out, const Tensor& lse, const Sequences& sequences,
-                            Tensor& dq, Tensor& dk, Tensor& dv) {
-  run(make_tasks(shape, *sequences.host, false), Backward(shape, dout, q, k, v, out, lse, dq, dk, dv));
+                            const Tensor& v, const Tensor& lse, const Sequences& sequences, Tensor& dq,
+                            Tensor& dk, Tensor& dv) {
+  run(make_tasks(shape, *sequences.host, false), Backward(shape, dout, q, k, v, lse, dq, dk, dv));
 }
 
 }  // namespace ranktune::kernels

@@ -6,6 +6,8 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/empty.h>
 
+#include <optional>
+
 #include "kernels/attention.hpp"
 #include "kernels/tensor_checks.hpp"
 
@@ -45,6 +47,11 @@ void check_flash(const AttentionShape& shape, const Sequences& sequences, const 
   RT_CHECK(sequences.max_seqlen > 0, "attention needs the longest sequence's length");
 }
 
+// How many tokens before its own one a token sees; none: all.
+std::optional<std::int64_t> tokens_before(const AttentionShape& shape) {
+  return shape.window > 0 ? std::optional(shape.window - 1) : std::nullopt;
+}
+
 Tensor heads_of(const Tensor& rows, const AttentionShape& shape) {
   return rows.as_strided({shape.tokens, shape.heads, shape.head_dim}, {rows.stride(0), shape.head_dim, 1},
                          rows.storage_offset());
@@ -55,9 +62,9 @@ Tensor heads_of(const Tensor& rows, const AttentionShape& shape) {
 void attention_forward_flash(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Sequences& sequences, Tensor& out, Tensor& lse) {
   check_flash(shape, sequences, q);
-  const auto result =
-      at::_flash_attention_forward(q, k, v, sequences.cu_seqlens, sequences.cu_seqlens, sequences.max_seqlen,
-                                   sequences.max_seqlen, 0.0, /*is_causal=*/true, false, shape.scale);
+  const auto result = at::_flash_attention_forward(
+      q, k, v, sequences.cu_seqlens, sequences.cu_seqlens, sequences.max_seqlen, sequences.max_seqlen, 0.0,
+      /*is_causal=*/true, false, shape.scale, tokens_before(shape));
   heads_of(out, shape).copy_(std::get<0>(result));
   const Tensor& sums = std::get<1>(result);
   check_sizes(sums, "the flash attention's logsumexp", {shape.heads, shape.tokens});
@@ -74,7 +81,8 @@ void attention_backward_flash(const AttentionShape& shape, const Tensor& dout, c
   const Tensor unused = at::empty({}, q.options().dtype(at::kUInt64));
   const auto result = at::_flash_attention_backward(
       heads_of(dout, shape), q, k, v, heads_of(out, shape), lse, sequences.cu_seqlens, sequences.cu_seqlens,
-      sequences.max_seqlen, sequences.max_seqlen, 0.0, /*is_causal=*/true, no_state, unused, shape.scale);
+      sequences.max_seqlen, sequences.max_seqlen, 0.0, /*is_causal=*/true, no_state, unused, shape.scale,
+      tokens_before(shape));
   dq.copy_(std::get<0>(result));
   dk.copy_(std::get<1>(result));
   dv.copy_(std::get<2>(result));

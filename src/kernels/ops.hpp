@@ -52,22 +52,23 @@ void qk_norm_rope_backward(Tensor& dqk, const Tensor& qk_in, const Tensor& q_wei
                            const Tensor& cosines, const Tensor& sines, const Tensor& positions,
                            const HeadShape& shape, const Tensor& rstd);
 
-// Causal attention within each sequence; query head h uses KV head h / (heads / kv_heads).
-// q [T, heads, D], k and v [T, kv_heads, D] (views with any row stride, last two dims contiguous), out rows
-// [T, heads * D], lse fp32 [heads, T] (natural log of the softmax sum). cu_seqlens int32 [S + 1] on the
-// device and on the host. CUDA bf16: ATen's flash attention (allocates through the caching allocator). CPU
-// and CUDA fp32: our own, per sequence.
+// Causal attention within each sequence; query head h uses KV head h / (heads / kv_heads). window > 0: token
+// i sees the tokens j with i - window < j <= i only, as in Transformers; 0: all up to i. q [T, heads, D], k
+// and v [T, kv_heads, D] (views with any row stride, last two dims contiguous), out rows [T, heads * D], lse
+// fp32 [heads, T] (natural log of the softmax sum). cu_seqlens int32 [S + 1] on the device and on the host.
+// CUDA bf16: ATen's flash attention (allocates through the caching allocator). CPU and CUDA fp32: our own,
+// per sequence.
 struct Sequences {
   Tensor cu_seqlens;  // device copy
   const std::vector<std::int32_t>* host = nullptr;
   std::int64_t max_seqlen = 0;
 };
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
-                       double scale, Tensor& out, Tensor& lse);
+                       double scale, std::int64_t window, Tensor& out, Tensor& lse);
 // dq, dk, dv like q, k, v (views may be strided), written. Deterministic.
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& out, const Tensor& lse, const Sequences& sequences, double scale,
-                        Tensor& dq, Tensor& dk, Tensor& dv);
+                        std::int64_t window, Tensor& dq, Tensor& dk, Tensor& dv);
 
 // gate_up rows [T, 2 * I] (gate first), out rows [T, I] = silu(gate) * up.
 void swiglu_forward(const Tensor& gate_up, Tensor& out);

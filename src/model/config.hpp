@@ -9,24 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "model/rope.hpp"
+
 namespace ranktune::model {
 
-// Rotary position embedding (Su et al. 2021) and how its frequencies are stretched beyond the trained
-// context.
-struct RopeConfig {
-  enum class Type { standard, linear, llama3 };
-  Type type = Type::standard;
-  double theta = 10000.0;
-  double factor = 1.0;
-  // llama3 (Grattafiori et al. 2024, Transformers' `_compute_llama3_parameters`)
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  std::int64_t original_max_positions = 0;
-};
-
 struct ModelConfig {
-  std::string architecture;  // "LlamaForCausalLM", "Qwen3ForCausalLM"
-  std::string model_type;    // "llama", "qwen3"
+  std::string architecture;  // as Transformers calls it, for example "LlamaForCausalLM"
+  std::string model_type;    // "llama", "mistral", "qwen2", "qwen3"
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
@@ -38,21 +27,28 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tied_embeddings = false;
-  bool qk_norm = false;  // RMSNorm over each head of q and k (Qwen3)
+  bool qk_norm = false;   // RMSNorm over each head of q and k (Qwen3)
+  bool qkv_bias = false;  // of the projections q, k and v
+  bool o_bias = false;
+  bool mlp_bias = false;  // of gate, up and down
+  // Of each layer: how many tokens its attention sees, the token itself included; 0: all before it. Empty:
+  // all layers see all.
+  std::vector<std::int64_t> windows;
   RopeConfig rope;
 
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
   std::int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+  std::int64_t window(std::int64_t layer) const {
+    return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
+  }
   // Parameters of the frozen base model, input embedding included once.
   std::int64_t parameters() const;
 };
 
-// Reads and checks FOLDER/config.json. Throws UserError that names the file, the key and its value.
+// Reads and checks FOLDER/config.json. Throws UserError with a sentence for each problem, which names the
+// file, the key and its value.
 ModelConfig read_model_config(const std::filesystem::path& folder);
 ModelConfig parse_model_config(const nlohmann::json& json, const std::string& where);
-
-// Inverse frequencies [head_dim / 2] after scaling, as Transformers computes them.
-std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, std::int64_t head_dim);
 
 }  // namespace ranktune::model

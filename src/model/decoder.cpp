@@ -133,45 +133,38 @@ Decoder::Decoder(const ModelConfig& config, const LoraConfig& lora, const Decode
     layers_.push_back(std::move(layer));
   }
 
-  const auto frequencies = rope_inverse_frequencies(config.rope, config.head_dim);
-  const std::int64_t half = config.head_dim / 2;
-  Tensor cosines = at::empty({options.max_positions, half}, at::kFloat);
-  Tensor sines = at::empty({options.max_positions, half}, at::kFloat);
-  for (std::int64_t p = 0; p < options.max_positions; ++p) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      const float angle =
-          static_cast<float>(p) * static_cast<float>(frequencies[static_cast<std::size_t>(i)]);
-      cosines.data_ptr<float>()[p * half + i] = std::cos(angle);
-      sines.data_ptr<float>()[p * half + i] = std::sin(angle);
-    }
+  if (config.rope.type != RopeConfig::Type::dynamic) {
+    rope_ = rope_table(config.rope, config.head_dim, options.max_positions, options.device);
   }
-  cosines_ = cosines.to(options.device);
-  sines_ = sines.to(options.device);
 }
 
 std::vector<WeightSlot> Decoder::weight_slots() const {
-  std::vector<WeightSlot> slots{{"model.embed_tokens.weight", embedding_, false}};
+  using Kind = WeightSlot::Kind;
+  std::vector<WeightSlot> slots{{"model.embed_tokens.weight", embedding_, Kind::matrix}};
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const Layer& layer = layers_[l];
     const std::string prefix = "model.layers." + std::to_string(l) + ".";
-    slots.push_back({prefix + "input_layernorm.weight", layer.input_norm, true});
+    slots.push_back({prefix + "input_layernorm.weight", layer.input_norm, Kind::norm});
     const auto add = [&](const WideLinear& group, Projection projection) {
       const auto index = static_cast<std::size_t>(projection);
-      slots.push_back({prefix + kProjectionModules[index] + "." + kProjectionNames[index] + ".weight",
-                       group.base(projection), false});
+      const std::string name = prefix + kProjectionModules[index] + "." + kProjectionNames[index];
+      slots.push_back({name + ".weight", group.base(projection), Kind::matrix});
+      if (const Tensor bias = group.bias(projection); bias.defined()) {
+        slots.push_back({name + ".bias", bias, Kind::bias});
+      }
     };
     for (const Projection p : {Projection::q, Projection::k, Projection::v}) add(layer.qkv, p);
     if (config_.qk_norm) {
-      slots.push_back({prefix + "self_attn.q_norm.weight", layer.q_norm, true});
-      slots.push_back({prefix + "self_attn.k_norm.weight", layer.k_norm, true});
+      slots.push_back({prefix + "self_attn.q_norm.weight", layer.q_norm, Kind::norm});
+      slots.push_back({prefix + "self_attn.k_norm.weight", layer.k_norm, Kind::norm});
     }
     add(layer.o, Projection::o);
-    slots.push_back({prefix + "post_attention_layernorm.weight", layer.post_norm, true});
+    slots.push_back({prefix + "post_attention_layernorm.weight", layer.post_norm, Kind::norm});
     for (const Projection p : {Projection::gate, Projection::up}) add(layer.gate_up, p);
     add(layer.down, Projection::down);
   }
-  slots.push_back({"model.norm.weight", final_norm_, true});
-  if (!config_.tied_embeddings) slots.push_back({"lm_head.weight", head_, false});
+  slots.push_back({"model.norm.weight", final_norm_, Kind::norm});
+  if (!config_.tied_embeddings) slots.push_back({"lm_head.weight", head_, Kind::matrix});
   return slots;
 }
 
@@ -227,6 +220,9 @@ Decoder::Workspace Decoder::make_workspace(std::int64_t tokens, bool recompute, 
   const std::int64_t chunk = logits_chunk(options_.device, tokens);
   work.logits = at::empty({chunk, config_.vocab_size}, type);
   work.nll_rows = at::empty({chunk}, fp32);
+  if (config_.rope.type == RopeConfig::Type::dynamic) {
+    work.rope = empty_dynamic_table(config_.head_dim, tokens, device);
+  }
   return work;
 }
 
@@ -243,9 +239,10 @@ std::int64_t Decoder::activation_bytes(std::int64_t tokens, bool recompute) cons
     }
   }
   for (const Tensor& t : work.inputs) add(t);
-  for (const Tensor* t : {&work.delta, &work.residual_gradient, &work.wide_gradient, &work.output_gradient,
-                          &work.attended_gradient, &work.dropout_scratch, &work.final_normed,
-                          &work.final_rstd, &work.selected, &work.logits, &work.nll_rows}) {
+  for (const Tensor* t :
+       {&work.delta, &work.residual_gradient, &work.wide_gradient, &work.output_gradient,
+        &work.attended_gradient, &work.dropout_scratch, &work.final_normed, &work.final_rstd, &work.selected,
+        &work.logits, &work.nll_rows, &work.rope.cosines, &work.rope.sines, &work.rope.rows}) {
     add(*t);
   }
   return bytes;
@@ -256,6 +253,11 @@ void Decoder::reserve(std::int64_t tokens, bool recompute) {
   work_ = make_workspace(tokens, recompute, options_.device);
   capacity_ = tokens;
   recompute_ = recompute;
+}
+
+RopeTable Decoder::rope_of(const DevicePass& pass) const {
+  if (config_.rope.type != RopeConfig::Type::dynamic) return {rope_.cosines, rope_.sines, pass.positions};
+  return {work_.rope.cosines, work_.rope.sines, rows(work_.rope.rows, pass.tokens())};
 }
 
 DropoutContext Decoder::dropout_context(const DevicePass& pass, const Tensor& step) const {
@@ -292,15 +294,17 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
   Tensor qk = config_.qk_norm ? rows(kept.qk, tokens) : qk_in;
   Tensor rstd_qk = config_.qk_norm ? rows(kept.rstd_qk, tokens) : Tensor();
   const kernels::HeadShape shape{config_.heads, config_.kv_heads, config_.head_dim};
-  kernels::qk_norm_rope_forward(qk_in, qk, layer.q_norm, layer.k_norm, config_.rms_norm_eps, cosines_, sines_,
-                                pass.positions, shape, rstd_qk);
+  const RopeTable rope = rope_of(pass);
+  kernels::qk_norm_rope_forward(qk_in, qk, layer.q_norm, layer.k_norm, config_.rms_norm_eps, rope.cosines,
+                                rope.sines, rope.rows, shape, rstd_qk);
   Tensor attended = rows(kept.attended, tokens);
   Tensor attended_base = attended.narrow(1, 0, config_.q_width());
   Tensor lse = matrix(kept.lse, config_.heads, tokens);
   kernels::attention_forward(heads_of(qk, 0, config_.heads, config_.head_dim),
                              heads_of(qk, config_.q_width(), config_.kv_heads, config_.head_dim),
                              heads_of(qkv, qk_width, config_.kv_heads, config_.head_dim), pass.sequences,
-                             1.0 / std::sqrt(static_cast<double>(config_.head_dim)), attended_base, lse);
+                             1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
+                             config_.window(static_cast<std::int64_t>(index)), attended_base, lse);
   layer.o.forward(attended, delta, dropout);
 
   Tensor middle = rows(kept.middle, tokens);
@@ -322,6 +326,9 @@ void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
   RT_CHECK(tokens > 0 && tokens <= capacity_, "a pass is larger than what was reserved");
   Tensor input = rows(work_.inputs.front(), tokens);
   kernels::embedding_forward(pass.ids, embedding_, input);
+  if (config_.rope.type == RopeConfig::Type::dynamic) {
+    fill_dynamic_table(config_.rope, pass.positions, pass.sequences.cu_seqlens, work_.rope);
+  }
   Tensor previous;
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     block_forward(l, previous, pass, dropout);
@@ -378,15 +385,16 @@ void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass,
   Tensor dq = heads_of(dqkv, 0, config_.heads, head_dim);
   Tensor dk = heads_of(dqkv, config_.q_width(), config_.kv_heads, head_dim);
   Tensor dv = heads_of(dqkv, qk_width, config_.kv_heads, head_dim);
-  kernels::attention_backward(dwide.narrow(1, 0, config_.q_width()), heads_of(qk, 0, config_.heads, head_dim),
-                              heads_of(qk, config_.q_width(), config_.kv_heads, head_dim),
-                              heads_of(qkv, qk_width, config_.kv_heads, head_dim),
-                              attended.narrow(1, 0, config_.q_width()),
-                              matrix(kept.lse, config_.heads, tokens), pass.sequences,
-                              1.0 / std::sqrt(static_cast<double>(head_dim)), dq, dk, dv);
+  kernels::attention_backward(
+      dwide.narrow(1, 0, config_.q_width()), heads_of(qk, 0, config_.heads, head_dim),
+      heads_of(qk, config_.q_width(), config_.kv_heads, head_dim),
+      heads_of(qkv, qk_width, config_.kv_heads, head_dim), attended.narrow(1, 0, config_.q_width()),
+      matrix(kept.lse, config_.heads, tokens), pass.sequences, 1.0 / std::sqrt(static_cast<double>(head_dim)),
+      config_.window(static_cast<std::int64_t>(index)), dq, dk, dv);
   Tensor dqk = dqkv.narrow(1, 0, qk_width);
   const kernels::HeadShape shape{config_.heads, config_.kv_heads, head_dim};
-  kernels::qk_norm_rope_backward(dqk, qk_in, layer.q_norm, layer.k_norm, cosines_, sines_, pass.positions,
+  const RopeTable rope = rope_of(pass);
+  kernels::qk_norm_rope_backward(dqk, qk_in, layer.q_norm, layer.k_norm, rope.cosines, rope.sines, rope.rows,
                                  shape, config_.qk_norm ? rows(kept.rstd_qk, tokens) : Tensor());
 
   const bool first = index == 0;  // nothing below the first block is trained

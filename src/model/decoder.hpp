@@ -22,9 +22,10 @@ namespace ranktune::model {
 
 // A base tensor to be loaded: its name in the model folder and the (perhaps strided) view it goes to.
 struct WeightSlot {
+  enum class Kind : std::uint8_t { matrix, norm, bias };
   std::string name;
   Tensor destination;
-  bool is_norm = false;
+  Kind kind = Kind::matrix;
 };
 
 // Sizes of a pass as the device sees it. Padding is one more sequence of its own without targets, so it
@@ -115,6 +116,7 @@ class Decoder {
     Tensor dropout_scratch;           // flat, capacity * widest group input; only with dropout
     Tensor final_normed, final_rstd, selected;
     Tensor logits, nll_rows;  // [chunk, vocab], [chunk]
+    RopeTable rope;           // of the tokens of a pass; only with dynamic RoPE
   };
 
   Workspace make_workspace(std::int64_t tokens, bool recompute, at::Device device) const;
@@ -128,6 +130,7 @@ class Decoder {
   void attention_half_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout,
                                const Tensor& gradient, Tensor& dresidual);
   void head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum);
+  RopeTable rope_of(const DevicePass& pass) const;
   DropoutContext dropout_context(const DevicePass& pass, const Tensor& step) const;
   Activations& block(std::size_t layer) { return recompute_ ? work_.blocks.front() : work_.blocks[layer]; }
 
@@ -137,7 +140,7 @@ class Decoder {
   FlatLayout layout_;
   Tensor embedding_, final_norm_, head_;
   std::vector<Layer> layers_;
-  Tensor cosines_, sines_;  // fp32 [max_positions, head_dim / 2]
+  RopeTable rope_;  // of all positions; undefined tensors with dynamic RoPE
   std::int64_t capacity_ = 0;
   bool recompute_ = false;
   Workspace work_;

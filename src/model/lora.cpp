@@ -63,6 +63,22 @@ std::pair<std::int64_t, std::int64_t> projection_shape(const ModelConfig& config
   throw Failure("unknown projection");
 }
 
+bool projection_has_bias(const ModelConfig& config, Projection projection) {
+  switch (projection) {
+    case Projection::q:
+    case Projection::k:
+    case Projection::v:
+      return config.qkv_bias;
+    case Projection::o:
+      return config.o_bias;
+    case Projection::gate:
+    case Projection::up:
+    case Projection::down:
+      return config.mlp_bias;
+  }
+  throw Failure("unknown projection");
+}
+
 const FlatTensor& FlatLayout::find(std::int64_t layer, Projection projection, bool is_a) const {
   const std::int32_t position = index.at(index_of(layer, projection, is_a));
   RT_CHECK(position >= 0, "no trained matrix " + tensor_name(layer, projection, is_a));
@@ -144,14 +160,24 @@ WideLinear::WideLinear(const ModelConfig& config, const LoraConfig& lora, std::i
   columns_ = round_up(adapted_ * rank_, options.device().is_cuda() ? 64 : 16);
   weight_ = at::zeros({out_, in_ + columns_}, options);
   a_ = at::zeros({columns_, in_}, options);
+  if (projection_has_bias(config, projections.front())) bias_ = at::zeros({out_}, options);
+}
+
+const GroupMember& WideLinear::member_of(Projection projection) const {
+  for (const GroupMember& member : members_) {
+    if (member.projection == projection) return member;
+  }
+  throw Failure("projection is not in this group");
 }
 
 Tensor WideLinear::base(Projection projection) const {
-  for (const GroupMember& member : members_) {
-    if (member.projection == projection)
-      return weight_.narrow(0, member.out_begin, member.out_rows).narrow(1, 0, in_);
-  }
-  throw Failure("projection is not in this group");
+  const GroupMember& member = member_of(projection);
+  return weight_.narrow(0, member.out_begin, member.out_rows).narrow(1, 0, in_);
+}
+
+Tensor WideLinear::bias(Projection projection) const {
+  const GroupMember& member = member_of(projection);
+  return bias_.defined() ? bias_.narrow(0, member.out_begin, member.out_rows) : Tensor();
 }
 
 Tensor WideLinear::columns_of(const Tensor& wide, const GroupMember& member) const {
@@ -190,7 +216,11 @@ void WideLinear::forward(const Tensor& x, Tensor& y, const DropoutContext& dropo
       at::addmm_out(c, c, base, a_.t(), 0, scaling_);
     }
   }
-  at::mm_out(y, x, weight_.t());
+  if (bias_.defined()) {
+    at::addmm_out(y, bias_, x, weight_.t());  // on CUDA in the GEMM's epilogue
+  } else {
+    at::mm_out(y, x, weight_.t());
+  }
 }
 
 void WideLinear::backward(const Tensor& dy, const Tensor& x, Tensor& dx, bool want_dx,

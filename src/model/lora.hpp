@@ -48,6 +48,7 @@ struct LoraConfig {
 
 // Shape [out, in] of a projection's base weight.
 std::pair<std::int64_t, std::int64_t> projection_shape(const ModelConfig& config, Projection projection);
+bool projection_has_bias(const ModelConfig& config, Projection projection);
 
 // A trained matrix in the flat buffers.
 struct FlatTensor {
@@ -120,6 +121,8 @@ class WideLinear {
 
   // Base weight rows of a member: a view [out_rows, in] to load into.
   Tensor base(Projection projection) const;
+  // A view [out_rows] to load its bias into; undefined where the group has none.
+  Tensor bias(Projection projection) const;
   // Destinations of this group's trained matrices.
   void append_segments(const FlatLayout& layout, std::vector<kernels::Segment>& segments) const;
 
@@ -131,6 +134,7 @@ class WideLinear {
                 const Tensor& gradient, const DropoutContext& dropout) const;
 
  private:
+  const GroupMember& member_of(Projection projection) const;
   Tensor columns_of(const Tensor& wide, const GroupMember& member) const;
   kernels::DropoutKey key(const GroupMember& member, const DropoutContext& dropout) const;
 
@@ -144,6 +148,7 @@ class WideLinear {
   std::vector<GroupMember> members_;
   Tensor weight_;  // [out, in + P]
   Tensor a_;       // [P, in]
+  Tensor bias_;    // [out], frozen; undefined: none
 };
 
 }  // namespace ranktune::model

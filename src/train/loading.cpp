@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+#include <set>
 #include <string>
 
 #include "base/error.hpp"
@@ -25,6 +27,31 @@ std::string shape_text(at::IntArrayRef shape) {
   return text + "]";
 }
 
+// Tensors of the layers that config.json says nothing of (biases, scales of quantised weights, more layers):
+// the model in the folder is another one. Old files hold rotary frequencies, which are computed here.
+void refuse_other_tensors(const model::WeightFiles& files, const std::set<std::string>& expected,
+                          std::vector<std::string>& problems) {
+  for (const std::string& name : files.names()) {
+    if (name.starts_with("model.layers.") && !expected.contains(name) &&
+        !name.ends_with("rotary_emb.inv_freq")) {
+      problems.push_back("tensor \"" + name + "\" has no place in the model that config.json describes");
+    }
+  }
+}
+
+// A head beside tied embeddings must be the same matrix.
+void refuse_untied_head(const model::ModelConfig& config, const model::WeightFiles& files,
+                        std::vector<std::string>& problems) {
+  if (!config.tied_embeddings || !files.contains("lm_head.weight")) return;
+  const auto head = files.view("lm_head.weight");
+  const auto embedding = files.view("model.embed_tokens.weight");
+  if (head.dtype != embedding.dtype || !std::ranges::equal(head.bytes, embedding.bytes)) {
+    problems.emplace_back(
+        "tensor \"lm_head.weight\" differs from \"model.embed_tokens.weight\", but config.json has "
+        "tie_word_embeddings = true; set it to false to keep both");
+  }
+}
+
 }  // namespace
 
 void check_weights(const model::ModelConfig& config, const model::WeightFiles& files) {
@@ -35,7 +62,9 @@ void check_weights(const model::ModelConfig& config, const model::WeightFiles& f
   none.targets.fill(false);
   const model::Decoder shapes(config, none, options);  // on the meta device: shapes without memory
   std::vector<std::string> problems;
+  std::set<std::string> expected;
   for (const model::WeightSlot& slot : shapes.weight_slots()) {
+    expected.insert(slot.name);
     try {
       const model::WeightView view = files.view(slot.name);
       scalar_type(view.dtype, slot.name);
@@ -45,9 +74,11 @@ void check_weights(const model::ModelConfig& config, const model::WeightFiles& f
       }
     } catch (const UserError& error) {
       problems.emplace_back(error.what());
-      if (problems.size() == 5) break;  // enough to see what is wrong
     }
   }
+  refuse_other_tensors(files, expected, problems);
+  if (problems.empty()) refuse_untied_head(config, files, problems);
+  if (problems.size() > 5) problems.resize(5);  // enough to see what is wrong
   if (!problems.empty()) throw UserError(problems);
 }
 
@@ -81,8 +112,8 @@ void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadP
   std::uint64_t filled = 0;
   std::uint32_t stream = 0;
   for (model::WeightSlot& slot : decoder.weight_slots()) {
-    if (slot.is_norm) {
-      slot.destination.fill_(1.0);
+    if (slot.kind != model::WeightSlot::Kind::matrix) {  // as Transformers begins: norms 1, biases 0
+      slot.destination.fill_(slot.kind == model::WeightSlot::Kind::norm ? 1.0 : 0.0);
     } else {
       kernels::dummy_normal(slot.destination, static_cast<float>(decoder.config().initializer_range), seed,
                             stream);

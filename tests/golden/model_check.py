@@ -1,11 +1,13 @@
 """Logits, loss and LoRA gradients beside Transformers + PEFT (fp32, eager, CPU), run live.
 
-    model_check.py PROBE CASE...     cases: llama llama3_rope linear_rope qwen3 subset folder:PATH
+    model_check.py PROBE CASE...     cases: the names in CASES below, or folder:PATH
 
-Each case makes a small random model and adapter (B not zero, alpha = 2r, once with rsLoRA), lays several samples of
-different lengths end to end for model_probe, and compares with one Transformers call a sample. Tolerances are relative to the
-largest reference value: gradients 2e-5 a tensor (1e-4 for a folder of over 50 M parameters, where one ulp of noise in the
-input moves them by 1.9e-5) and 1e-5 of the largest gradient over all tensors; loss and logits 1e-5.
+Each case makes a small random model of odd sizes and an adapter (B not zero, alpha = 2r, once with rsLoRA), lays several
+samples of different lengths end to end for model_probe, and compares with one call of a fresh Transformers model a sample.
+Most samples are longer than the original context of the scaled RoPEs and than the windows; one starts in the middle, at
+position 30. Tolerances are relative to the largest reference value: gradients 2e-5 a tensor (1e-4 for a folder of over 50 M
+parameters, where one ulp of noise in the input moves them by 1.9e-5) and 1e-5 of the largest gradient over all tensors; loss
+and logits 1e-5.
 """
 import json
 import os
@@ -17,7 +19,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 TEXTS = [
     "Below is an instruction that describes a task. Write a response that completes the request.\n\n### Instruction:\n"
@@ -27,32 +29,63 @@ TEXTS = [
 ]
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ODD = dict(hidden_size=96, intermediate_size=212, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3,
-           head_dim=80, vocab_size=1003, max_position_embeddings=128)
+           head_dim=80, vocab_size=1003, max_position_embeddings=48)
+FIRST_POSITION = {4: 30}  # of the sample of this number; the others start at 0
 
 
-def made(config):
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    with torch.no_grad():
+def rope(**parameters):
+    return dict(rope_parameters=dict(rope_theta=10000.0, **parameters))
+
+
+CASES = {
+    "llama": lambda: LlamaConfig(**ODD, tie_word_embeddings=True),
+    "subset": lambda: LlamaConfig(**ODD),
+    "llama_biases": lambda: LlamaConfig(**ODD, attention_bias=True, mlp_bias=True),
+    "linear": lambda: LlamaConfig(**ODD, **rope(rope_type="linear", factor=3.0)),
+    "dynamic": lambda: LlamaConfig(**{**ODD, "max_position_embeddings": 32}, **rope(rope_type="dynamic", factor=2.5)),
+    "llama3": lambda: LlamaConfig(**ODD, **rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                original_max_position_embeddings=32)),
+    "yarn": lambda: LlamaConfig(**ODD, **rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)),
+    "yarn_in_full": lambda: LlamaConfig(**ODD, **rope(rope_type="yarn", factor=3.0, beta_fast=2.5, beta_slow=0.3,
+                                                      mscale=1.4, mscale_all_dim=0.6, truncate=False,
+                                                      original_max_position_embeddings=16)),
+    "yarn_attention_factor": lambda: Qwen3Config(**ODD, **rope(rope_type="yarn", factor=3.0, attention_factor=0.7,
+                                                               original_max_position_embeddings=16)),
+    "mistral": lambda: MistralConfig(**ODD, sliding_window=13),
+    "mistral_no_window": lambda: MistralConfig(**ODD, sliding_window=None, tie_word_embeddings=True),
+    "qwen2": lambda: Qwen2Config(**ODD, tie_word_embeddings=True),
+    "qwen2_window": lambda: Qwen2Config(**ODD, use_sliding_window=True, sliding_window=13, max_window_layers=1),
+    "qwen3": lambda: Qwen3Config(**ODD),
+    "qwen3_biases": lambda: Qwen3Config(**ODD, attention_bias=True, tie_word_embeddings=True),
+}
+
+
+def made(case):
+    model = AutoModelForCausalLM.from_config(CASES[case](), dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():  # at a scale at which all parts matter: as made, attention is nearly uniform
         for name, p in model.named_parameters():
             if "norm" in name:
                 p.copy_(1 + 0.3 * torch.randn_like(p))
+            elif name.endswith(".bias"):
+                p.copy_(0.3 * torch.randn_like(p))
+            else:
+                p.copy_(torch.randn_like(p) / p.shape[1]**0.5)
     return model
 
 
-def model_of(case):
-    if case.startswith("folder:"):
-        return None
-    if case in ("llama", "subset"):
-        return made(LlamaConfig(**ODD, tie_word_embeddings=case == "llama"))
-    if case == "llama3_rope":
-        return made(LlamaConfig(**ODD, rope_parameters=dict(
-            rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-            original_max_position_embeddings=32)))
-    if case == "linear_rope":
-        return made(LlamaConfig(**ODD, rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=3.0)))
-    if case == "qwen3":
-        return made(Qwen3Config(**ODD, tie_word_embeddings=False))
-    raise SystemExit(f"unknown case {case}")
+def rewrite_config(folder, case):
+    """The spelling of Transformers 4 for two of the cases: rope_scaling beside rope_theta, no list of layer types."""
+    path = os.path.join(folder, "config.json")
+    with open(path) as file:
+        config = json.load(file)
+    if case == "yarn_in_full":
+        scaling = config.pop("rope_parameters")
+        config["rope_theta"] = scaling.pop("rope_theta")
+        config["rope_scaling"] = dict(scaling, type=scaling.pop("rope_type"))
+    if case == "qwen2_window":
+        del config["layer_types"]
+    with open(path, "w") as file:
+        json.dump(config, file)
 
 
 def write_adapter(base, folder, case):
@@ -71,8 +104,11 @@ def reference(folder, adapter, samples):
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     peft = PeftModel.from_pretrained(base, adapter, is_trainable=True)
     logits, nll = [], 0.0
-    for sample in samples:
-        out = peft(torch.tensor([sample])).logits[0]
+    for sample, first in samples:
+        # A RoPE of the type dynamic keeps what it grew to in earlier calls.
+        base.model.rotary_emb = type(base.model.rotary_emb)(config=base.config)
+        positions = torch.arange(first, first + len(sample)).unsqueeze(0)
+        out = peft(torch.tensor([sample]), position_ids=positions).logits[0]
         logits.append(out.detach())
         if len(sample) == 1:
             continue  # nothing to predict
@@ -92,12 +128,14 @@ def relative(a, b, scale=None):
 def check(probe, case, work):
     torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
     print(f"{case}: torch seed {torch.initial_seed()}")
-    model = model_of(case)
-    folder = case[len("folder:"):] if model is None else os.path.join(work, "model")
-    if model is not None:
-        model.save_pretrained(folder)
-    else:
+    if case.startswith("folder:"):
+        folder = case[len("folder:"):]
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    else:
+        folder = os.path.join(work, "model")
+        model = made(case)
+        model.save_pretrained(folder)
+        rewrite_config(folder, case)
     vocabulary = model.config.vocab_size
     parameters = sum(p.numel() for p in model.parameters())
     adapter = os.path.join(work, "adapter")
@@ -106,8 +144,9 @@ def check(probe, case, work):
     if parameters > 50_000_000:  # a trained model gets text: on random ids its gradients are noise of its rounding
         tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
         samples = [tokenizer.encode(text).ids for text in TEXTS]
+    samples = [(ids, FIRST_POSITION.get(i, 0)) for i, ids in enumerate(samples)]
     with open(os.path.join(work, "samples.json"), "w") as file:
-        json.dump(samples, file)
+        json.dump([{"ids": ids, "first_position": first} for ids, first in samples], file)
     want_logits, want_nll, want_gradients = reference(folder, adapter, samples)
     scale = max(g.abs().max() for g in want_gradients.values())
     bound = 1e-4 if parameters > 50_000_000 else 2e-5

@@ -1,11 +1,13 @@
 // Runs one forward and backward pass and writes what came out, for comparison with Transformers and PEFT:
 //   model_probe MODEL_FOLDER ADAPTER_FOLDER SAMPLES.json OUT.safetensors [DEVICE [DTYPE [RECOMPUTE]]]
-// SAMPLES.json: a list of lists of token ids, laid end to end as one pass. OUT: logits [tokens, vocab],
-// nll_sum [1], and the gradient of the sum of the token NLLs for each trained matrix under PEFT's name.
+// SAMPLES.json: a list of {"ids": [token ids], "first_position": 0}, laid end to end as one pass. OUT: logits
+// [tokens, vocab], nll_sum [1], and the gradient of the sum of the token NLLs for each trained matrix under
+// PEFT's name.
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -47,17 +49,23 @@ void run(const std::vector<std::string>& arguments) {
   const model::ModelConfig config = model::read_model_config(arguments[0]);
   data::TokenStore store;
   std::vector<std::int64_t> samples;
+  std::vector<std::int32_t> first_positions;
   for (const auto& sample : nlohmann::json::parse(read_file(arguments[2]))) {
-    for (const auto& id : sample) store.ids.push_back(id.get<std::int32_t>());
+    const auto ids = sample.at("ids").get<std::vector<std::int32_t>>();
+    store.ids.insert(store.ids.end(), ids.begin(), ids.end());
     samples.push_back(store.samples());
     store.offsets.push_back(static_cast<std::int64_t>(store.ids.size()));
+    first_positions.insert(first_positions.end(), ids.size(),
+                           sample.at("first_position").get<std::int32_t>());
   }
-  const auto passes = data::make_passes(store, samples, 0);
+  auto passes = data::make_passes(store, samples, 0);
+  data::PassBatch& batch = passes.front();
+  for (std::size_t i = 0; i < first_positions.size(); ++i) batch.positions[i] += first_positions[i];
 
   model::DecoderOptions options;
   options.device = at::Device(device);
   options.dtype = dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  options.max_positions = passes.front().max_seqlen;
+  options.max_positions = 1 + *std::max_element(batch.positions.begin(), batch.positions.end());
   model::Decoder decoder(config, lora_of(adapter.config), options);
   const cluster::Session session;
   const auto communicator = options.device.is_cuda() ? cluster::make_nccl_communicator(session)
@@ -76,9 +84,9 @@ void run(const std::vector<std::string>& arguments) {
   }
   kernels::SegmentScatter scatter(decoder.segments());
   scatter(master.to(options.device));
-  decoder.reserve(passes.front().tokens(), recompute);
+  decoder.reserve(batch.tokens(), recompute);
 
-  const model::DevicePass pass(passes.front(), model::exact_shape(passes.front()), options.device);
+  const model::DevicePass pass(batch, model::exact_shape(batch), options.device);
   std::map<std::string, at::Tensor> results;
   results["logits"] = decoder.logits(pass).to(at::kCPU);
   const auto on_device = at::TensorOptions().device(options.device);

@@ -96,6 +96,14 @@ class Adapters(harness.RunTest):
         self.assertIn("model.embed_tokens.weight", names_in(merged))
         self.assertNotIn("lm_head.weight", names_in(merged))
 
+    def test_biases_of_a_qwen2(self):
+        base = harness.make_model(self.folder / "qwen2", harness.qwen2_config(), seed=4)
+        output, merged = self.new_output(), self.folder / "merged-qwen2"
+        self.train(2, output, **self.flags, model_name=base, save_model=True, save_path=merged)
+        self.assert_merged_equals_adapter(output, merged, base)
+        self.assertEqual(names_in(merged), names_in(base))
+        self.assertIn("model.layers.1.self_attn.k_proj.bias", names_in(merged))
+
     def test_save_method_lora(self):
         output, saved = self.new_output(), self.folder / "saved-lora"
         self.train(2, output, **self.flags, save_model=True, save_method="lora", save_path=saved,

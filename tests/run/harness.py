@@ -64,6 +64,11 @@ def qwen3_config(**changes):
     return llama_config(architectures=["Qwen3ForCausalLM"], model_type="qwen3", use_sliding_window=False, **changes)
 
 
+def qwen2_config(**changes):
+    return llama_config(architectures=["Qwen2ForCausalLM"], model_type="qwen2", attention_bias=True,
+                        use_sliding_window=False, **changes)
+
+
 def random_weights(config, seed=0):
     """Weights under Hugging Face's names, at a scale at which all layers matter."""
     generator = np.random.default_rng(seed)
@@ -88,6 +93,8 @@ def random_weights(config, seed=0):
                             "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
                             "mlp.down_proj": (hidden, inner)}.items():
             weights[layer + name + ".weight"] = matrix(*shape)
+            if config["model_type"] == "qwen2" and name.split(".")[1] in ("q_proj", "k_proj", "v_proj"):
+                weights[layer + name + ".bias"] = (0.3 * generator.standard_normal(shape[0])).astype(np.float32)
         if config["model_type"] == "qwen3":
             weights[layer + "self_attn.q_norm.weight"] = norm(size)
             weights[layer + "self_attn.k_norm.weight"] = norm(size)
@@ -118,7 +125,7 @@ def make_adapter(folder, config, r=8, alpha=16, rslora=False, seed=5):
     generator = np.random.default_rng(seed)
     tensors = {}
     for name, weight in random_weights(config).items():
-        if not any(p in name for p in PROJECTIONS):
+        if not any(name.endswith(p + ".weight") for p in PROJECTIONS):
             continue
         rows, columns = weight.shape
         stem = "base_model.model." + name.removesuffix(".weight")

@@ -72,6 +72,18 @@ class Inputs(harness.RunTest):
         harness.save_file(tensors, folder / "model.safetensors")
         self.refused(name, model_name=folder)
 
+    def test_tensors_that_the_config_does_not_know(self):
+        folder = self.folder_like("biases")
+        tensors = harness.random_weights(self.config)
+        name = "model.layers.0.self_attn.q_proj.bias"
+        tensors[name] = tensors["model.norm.weight"]
+        harness.save_file(tensors, folder / "model.safetensors")
+        self.refused(name, "config.json", model_name=folder)
+        del tensors[name]
+        harness.save_file(tensors, folder / "model.safetensors")
+        harness.write_json(folder / "config.json", harness.llama_config(tie_word_embeddings=True))
+        self.refused("lm_head.weight", "tie_word_embeddings", model_name=folder)
+
     def test_unknown_architecture(self):
         folder = self.folder_like("mamba")
         harness.write_json(folder / "config.json",
@@ -86,6 +98,8 @@ class Inputs(harness.RunTest):
         self.refused("num_key_value_heads", "3", model_name=folder)
         harness.write_json(folder / "config.json", harness.llama_config(hidden_size="wide"))
         self.refused("hidden_size", "wide", model_name=folder)
+        harness.write_json(folder / "config.json", harness.llama_config(rope_scaling={"rope_type": "longrope"}))
+        self.refused("rope_scaling", "longrope", model_name=folder)
 
     def test_tokenizer_of_another_model(self):
         folder = self.folder_like("tokenizer")
