@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "app/bench_command.hpp"
 #include "app/console.hpp"
 #include "app/options.hpp"
 #include "app/train_command.hpp"
@@ -70,6 +71,15 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
   if (command.subcommand == "help") {
     std::puts(app::program_help().c_str());
     return 0;
+  }
+  if (command.subcommand == "bench") {
+    const app::BenchCommand bench = app::parse_bench_options(command.arguments);
+    if (bench.help) {
+      std::puts(app::bench_help().c_str());
+      return 0;
+    }
+    cluster::refuse_launch_without_mpi();
+    return run_under_mpi([&](const cluster::Session& session) { return app::run_bench(session, bench); });
   }
   // Help needs no MPI, and works where MPI cannot start.
   const app::ParseResult parsed = app::parse_train_options(command.arguments);

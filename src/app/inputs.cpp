@@ -122,4 +122,14 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
   return inputs;
 }
 
+train::Recompute recompute_of(const TrainOptions& options) {
+  const std::string& mode = options.use_gradient_checkpointing;
+  if (mode == "true") return train::Recompute::always;
+  return mode == "false" ? train::Recompute::never : train::Recompute::automatic;
+}
+
+std::int64_t memory_limit_of(const TrainOptions& options) {
+  return static_cast<std::int64_t>(options.memory_limit.value_or(0) * (1 << 30));
+}
+
 }  // namespace ranktune::app

@@ -14,6 +14,7 @@
 #include "model/config.hpp"
 #include "model/lora.hpp"
 #include "model/weights.hpp"
+#include "train/memory_plan.hpp"
 
 namespace ranktune::app {
 
@@ -31,5 +32,9 @@ struct Inputs {
 // Finds and checks model, tokenizer, weights' headers, dataset and adapter. Every problem found is added to
 // `problems` as a sentence; the result is complete only where none was added.
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
+
+// What the memory plan is asked for: --use_gradient_checkpointing, and --memory_limit in bytes (0: none).
+train::Recompute recompute_of(const TrainOptions& options);
+std::int64_t memory_limit_of(const TrainOptions& options);
 
 }  // namespace ranktune::app

@@ -99,6 +99,7 @@ struct ToJson {
 
 constexpr Subcommand kSubcommands[] = {
     {"train", "fine-tune a model, one process per GPU"},
+    {"bench", "time what training would do, on this machine"},
     {"help", "print this text, or that of a command: ranktune help train"},
     {"version", "print the version"},
 };

@@ -66,6 +66,7 @@ struct TrainOptions {
   std::int64_t seed = 3407;
   bool packing = false;
   std::optional<std::int64_t> max_tokens_per_pass;  // none: chosen from the free memory
+  std::optional<double> memory_limit;               // GiB a rank may hold; none: all that is free
 
   // Report Options
   std::string report_to = "none";

@@ -413,12 +413,9 @@ int TrainRun::run() {
     trainer_->start_fresh(static_cast<std::uint64_t>(options_.random_state));
   }
   if (!start_.plan_adopted && start_.step < total_steps_) {
-    const std::string& mode = options_.use_gradient_checkpointing;
-    const auto recompute = mode == "true"    ? train::Recompute::always
-                           : mode == "false" ? train::Recompute::never
-                                             : train::Recompute::automatic;
     session_.together("planning memory", [&] {
-      display_.plan(trainer_->plan(recompute, options_.max_tokens_per_pass.value_or(0)));
+      display_.plan(trainer_->plan(recompute_of(options_), options_.max_tokens_per_pass.value_or(0),
+                                   memory_limit_of(options_)));
     });
   }
 

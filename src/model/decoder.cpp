@@ -248,8 +248,13 @@ std::int64_t Decoder::activation_bytes(std::int64_t tokens, bool recompute) cons
   return bytes;
 }
 
+void Decoder::release() {
+  work_ = Workspace{};
+  capacity_ = 0;
+}
+
 void Decoder::reserve(std::int64_t tokens, bool recompute) {
-  work_ = Workspace{};  // free the old one before the new one is made
+  release();  // before the new one is made
   work_ = make_workspace(tokens, recompute, options_.device);
   capacity_ = tokens;
   recompute_ = recompute;

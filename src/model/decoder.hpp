@@ -87,6 +87,8 @@ class Decoder {
 
   // Reserves activations for passes of at most `tokens` tokens.
   void reserve(std::int64_t tokens, bool recompute);
+  // Gives the activations back; reserve() is needed before the next pass.
+  void release();
   // Bytes that reserve(tokens, recompute) takes.
   std::int64_t activation_bytes(std::int64_t tokens, bool recompute) const;
 

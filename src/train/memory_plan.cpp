@@ -102,17 +102,20 @@ MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& reque
                   (recompute ? "" : " or --use_gradient_checkpointing=true"));
 }
 
-std::int64_t free_device_bytes(at::Device device, int ranks_on_node) {
+std::int64_t free_device_bytes(at::Device device, int ranks_on_node, std::int64_t limit) {
   if (!device.is_cuda()) {
     const std::int64_t available = proc_bytes("/proc/meminfo", "MemAvailable");
     RT_CHECK(available > 0, "/proc/meminfo has no MemAvailable");
-    return available / std::max(1, ranks_on_node);
+    const std::int64_t share = available / std::max(1, ranks_on_node);
+    return limit > 0 ? std::min(share, limit - proc_bytes("/proc/self/status", "VmRSS")) : share;
   }
   std::size_t free = 0;
   std::size_t total = 0;
   RT_CHECK(cudaMemGetInfo(&free, &total) == cudaSuccess, "cudaMemGetInfo failed");
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
-  return static_cast<std::int64_t>(free) + stats.reserved_bytes[0].current - stats.allocated_bytes[0].current;
+  const std::int64_t held = stats.allocated_bytes[0].current;
+  const std::int64_t unused = static_cast<std::int64_t>(free) + stats.reserved_bytes[0].current - held;
+  return limit > 0 ? std::min(unused, limit - held) : unused;
 }
 
 std::int64_t peak_device_bytes(at::Device device) {

@@ -37,8 +37,9 @@ std::int64_t largest_pass(const MemoryRequest& request, std::int64_t max_tokens_
 MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& request);
 
 // Bytes free for activations where the decoder lives: on the GPU what the driver reports and the allocator
-// holds unused, on the CPU the available memory divided among the node's ranks.
-std::int64_t free_device_bytes(at::Device device, int ranks_on_node);
+// holds unused, on the CPU the available memory divided among the node's ranks. With a limit (bytes that this
+// program may hold on its device, 0: none) no more than what is left of it.
+std::int64_t free_device_bytes(at::Device device, int ranks_on_node, std::int64_t limit = 0);
 
 // Peak bytes that this program has held on its device so far (CPU: resident memory).
 std::int64_t peak_device_bytes(at::Device device);

@@ -115,12 +115,13 @@ MemoryRequest Trainer::measure_windows() const {
   return request;
 }
 
-const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per_pass) {
+const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per_pass,
+                                std::int64_t memory_limit) {
   MemoryRequest request = measure_windows();
   request.recompute = recompute;
   request.max_tokens_per_pass = max_tokens_per_pass;
   const cluster::Session& session = environment_.session;
-  request.free_bytes = -session.max(-free_device_bytes(decoder_.options().device, session.local_size()));
+  request.free_bytes = -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
   return adopt(plan_memory(decoder_, request));
 }
 

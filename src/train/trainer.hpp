@@ -83,7 +83,7 @@ class Trainer {
               std::vector<std::vector<float>>& arrays);  // parameters, exp_avg, exp_avg_sq; on rank 0
 
   // Plans memory for the steps that are left; collective.
-  const MemoryPlan& plan(Recompute recompute, std::int64_t max_tokens_per_pass);
+  const MemoryPlan& plan(Recompute recompute, std::int64_t max_tokens_per_pass, std::int64_t memory_limit);
   const MemoryPlan& adopt(MemoryPlan plan);  // the plan of a checkpoint instead
 
   // Trains to the end or until a stop was agreed; a checkpoint is committed at the end either way.
