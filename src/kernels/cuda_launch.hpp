@@ -47,6 +47,30 @@ void swiglu_forward(Type type, const DeviceRows& gate_up, const DeviceRows& out,
 void swiglu_backward(Type type, const DeviceRows& dout, const DeviceRows& gate_up, const DeviceRows& dgate_up,
                      cudaStream_t stream);
 
+// Heads side by side in rows `stride` elements apart.
+struct HeadRows {
+  void* data = nullptr;
+  std::int64_t stride = 0;
+};
+// Attention of short sequences in bf16; the gradients' members are for the backward pass only.
+struct ShortAttention {
+  HeadRows q, k, v, out, dout, dq, dk, dv;
+  float* lse = nullptr;    // [heads, tokens]
+  float* delta = nullptr;  // [heads, tokens], written and read by the backward pass
+  const std::int32_t* cu_seqlens = nullptr;
+  std::int64_t sequences = 0;
+  std::int64_t max_seqlen = 0;
+  std::int64_t tokens = 0;
+  int heads = 0;
+  int group = 1;  // query heads of a KV head
+  float scale = 1;
+};
+// Up to here the kernels are faster than the general ones; longer sequences gain from those' larger tiles.
+inline constexpr std::int64_t kLongestShortSequence = 512;
+bool short_attention_takes(const ShortAttention& attention, std::int64_t head_dim);
+void short_attention_forward(const ShortAttention& attention, std::int64_t head_dim, cudaStream_t stream);
+void short_attention_backward(const ShortAttention& attention, std::int64_t head_dim, cudaStream_t stream);
+
 // A target outside the vocabulary gives NaN.
 void cross_entropy_in_place(Type type, const DeviceRows& logits, const std::int32_t* targets, float* nll_rows,
                             double* nll_sum, cudaStream_t stream);

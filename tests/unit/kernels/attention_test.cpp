@@ -81,6 +81,8 @@ TEST_P(Attention, ForwardAndBackward) {
   for (const Case& c :
        {Case{{190, 20, 1, 333}, 9, 3, 64}, Case{{1}, 1, 1, 8}, Case{{70, 257}, 4, 1, 128},
         Case{{129, 2}, 2, 2, 16}, Case{{5, 40}, 32, 4, 32},
+        // Around the tiles of 64 of the kernels for short sequences, and beyond the longest that they take.
+        Case{{64, 65, 128, 1, 191}, 8, 2, 128}, Case{{512, 63}, 6, 2, 64}, Case{{600, 70}, 4, 2, 128},
         // A window: within a block of rows, over several of them, of two tokens, wider than all.
         Case{{190, 20, 1, 333}, 9, 3, 64, 7}, Case{{70, 257}, 4, 2, 80, 100}, Case{{40, 3}, 2, 1, 16, 2},
         Case{{5, 40}, 32, 4, 32, 64}}) {
