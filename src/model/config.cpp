@@ -35,8 +35,8 @@ constexpr std::array<Family, 4> kFamilies{
      {"Qwen2ForCausalLM", "qwen2", false, true, false, false, Window::in_upper_layers, 32, 0, 32768},
      {"Qwen3ForCausalLM", "qwen3", true, false, true, false, Window::in_upper_layers, 32, 128, 32768}}};
 
-// A key of other models whose mathematics is not ours, and the only values with which it changes nothing;
-// null, false, 0 and an empty list or object always are such values.
+// A key of other models whose mathematics is not ours, and the only values with which it changes nothing.
+// null, false and an empty list or object always are such values, and so is 0 where none are named.
 struct OtherMathematics {
   const char* key;
   std::vector<json> neutral;
@@ -81,20 +81,19 @@ const std::vector<OtherMathematics>& other_mathematics() {
   return table;
 }
 
-bool asks_for_nothing(const json& value) {
+bool changes_nothing(const json& value, const std::vector<json>& neutral) {
   if (value.is_boolean()) return !value.get<bool>();
-  if (value.is_number()) return value.get<double>() == 0;
-  return value.is_null() || ((value.is_array() || value.is_object()) && value.empty());
+  if (value.is_number() && neutral.empty()) return value.get<double>() == 0;
+  return value.is_null() || ((value.is_array() || value.is_object()) && value.empty()) ||
+         std::find(neutral.begin(), neutral.end(), value) != neutral.end();
 }
 
 void refuse_other_mathematics(const ConfigKeys& keys) {
   std::vector<std::string> problems;
   for (const OtherMathematics& other : other_mathematics()) {
     if (!keys.contains(other.key)) continue;
-    const json& value = keys.object().at(other.key);
     const auto& neutral = other.neutral;
-    if (asks_for_nothing(value) || std::find(neutral.begin(), neutral.end(), value) != neutral.end())
-      continue;
+    if (changes_nothing(keys.object().at(other.key), neutral)) continue;
     problems.push_back(keys.sentence(
         other.key, "is not supported" + (neutral.empty() ? "" : "; only " + neutral.front().dump() + " is")));
   }
@@ -149,8 +148,16 @@ void parse_sizes(const ConfigKeys& keys, const Family& family, ModelConfig& conf
     keys.refuse("num_attention_heads", "does not divide hidden_size = " + std::to_string(config.hidden_size));
   }
   const std::int64_t head_dim = family.head_dim == 0 ? config.hidden_size / config.heads : family.head_dim;
+  if (family.head_dim != 0 && keys.contains("head_dim") && !keys.present("head_dim")) {
+    keys.refuse("head_dim", "is not a number; leave the key out if the heads have " +
+                                std::to_string(family.head_dim) + " dimensions");
+  }
   config.head_dim = keys.count_or("head_dim", head_dim, 1024);
-  if (config.head_dim % 2 != 0) keys.refuse("head_dim", "is odd; rotary embedding needs an even one");
+  if (config.head_dim % 2 != 0) {
+    keys.refuse(keys.present("head_dim") ? "head_dim" : "hidden_size",
+                "makes heads of " + std::to_string(config.head_dim) +
+                    " dimensions, an odd number; rotary embedding needs an even one");
+  }
   config.max_positions =
       keys.count_or("max_position_embeddings", family.max_positions, std::int64_t{1} << 31);
   config.rms_norm_eps = keys.positive_or("rms_norm_eps", 1e-6);
@@ -175,7 +182,8 @@ constexpr std::int64_t kDefaultWindow = 4096;
 // 0: none.
 std::int64_t window_of(const ConfigKeys& keys, const Family& family) {
   const bool wanted = keys.flag_or("use_sliding_window", family.window == Window::in_all_layers);
-  if (family.window == Window::in_upper_layers && !wanted) return 0;
+  const bool off = keys.present("use_sliding_window") || family.window == Window::in_upper_layers;
+  if (family.window != Window::in_all_layers && !wanted && off) return 0;
   const bool by_default = family.window != Window::never && !keys.contains("sliding_window");
   const std::int64_t window =
       keys.count_or("sliding_window", by_default ? kDefaultWindow : 0, std::int64_t{1} << 31);

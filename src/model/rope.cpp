@@ -78,7 +78,7 @@ void parse_yarn(const ConfigKeys& keys, RopeConfig& rope) {
   rope.beta_fast = keys.positive_or("beta_fast", rope.beta_fast);
   rope.beta_slow = keys.positive_or("beta_slow", rope.beta_slow);
   if (rope.beta_fast < rope.beta_slow) keys.refuse("beta_fast", "must not be less than beta_slow");
-  rope.truncate = keys.flag_or("truncate", rope.truncate);
+  rope.truncate = keys.flag_or("truncate", !keys.contains("truncate"));  // null is false, as in Transformers
   const bool both_scales = keys.present("mscale") && keys.present("mscale_all_dim");
   rope.attention_factor = both_scales ? yarn_mscale(rope.factor, keys.positive("mscale")) /
                                             yarn_mscale(rope.factor, keys.positive("mscale_all_dim"))

@@ -9,74 +9,21 @@ import os
 import unittest
 
 import numpy as np
-import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, get_linear_schedule_with_warmup
 
 import harness
+import peft_curve
 
 STEPS = int(os.environ.get("RANKTUNE_TEST_STEPS", "60"))
 WINDOW = 4
-WARMUP = 5
-FIRST_LINE = ("Below is an instruction that describes a task, paired with an input that provides further context. "
-              "Write a response that appropriately completes the request.")
 
 
-def prompt(row, eos):
-    return (f"{FIRST_LINE}\n\n    ### Instruction:\n    {row['instruction']}\n\n    ### Input:\n    {row['input']}"
-            f"\n\n    ### Response:\n    {row['output']}{eos}")
+class Curve(peft_curve.CurveTest):
+    rows = 40  # whole windows of 4
 
-
-def reference_curve(model_folder, adapter_folder, rows, longest, learning_rate):
-    """Losses, gradient norms, target tokens, learning rates of each step, and the adapter at the end."""
-    torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    base = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="eager")
-    model = PeftModel.from_pretrained(base, adapter_folder, is_trainable=True)
-    model.train()
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    schedule = get_linear_schedule_with_warmup(optimizer, WARMUP, STEPS)
-    texts = [tokenizer(prompt(row, tokenizer.eos_token)).input_ids[:longest] for row in rows]
-    curve = []
-    for step in range(STEPS):
-        batch = [texts[(step * WINDOW + i) % len(texts)] for i in range(WINDOW)]
-        targets = sum(len(ids) - 1 for ids in batch)
-        total = 0.0
-        for ids in batch:
-            ids = torch.tensor([ids])
-            scores = model(ids).logits[0, :-1]
-            loss = torch.nn.functional.cross_entropy(scores, ids[0, 1:], reduction="sum") / targets
-            loss.backward()
-            total += loss.item()
-        norm = torch.nn.utils.clip_grad_norm_(trained, 1.0).item()
-        curve.append((total, norm, targets, optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    weights = {name.replace(".default", ""): p.detach().numpy() for name, p in model.named_parameters() if p.requires_grad}
-    return np.array(curve), weights
-
-
-class Curve(harness.RunTest):
-    rows = 40  # whole windows of 4, so that epochs follow each other as the reference takes them
-
-    def compare(self, model, adapter, data, rows, longest=256, learning_rate=1e-3, **flags):
-        output = self.new_output()
-        self.train(2, output, model_name=model, dataset=data, init_adapter=adapter, shuffle=False, max_steps=STEPS,
-                   gradient_accumulation_steps=WINDOW // 2, learning_rate=learning_rate, max_seq_length=longest,
-                   warmup_steps=WARMUP, r=None, lora_alpha=None, **flags)
-        expected, weights = reference_curve(model, adapter, rows, longest, learning_rate)
-        found = harness.steps(output)
-        self.assertEqual(len(found), STEPS)
-        self.assertEqual(found["target_tokens"].tolist(), expected[:, 2].astype(int).tolist())
-        np.testing.assert_allclose(found["learning_rate"], expected[:, 3], rtol=1e-12, atol=1e-15)
+    def compare(self, model, adapter, data, rows, longest=256, learning_rate=1e-3):
+        found, expected, parts = self.curves(model, adapter, data, rows, STEPS, WINDOW, longest, learning_rate)
         loss = np.abs(found["loss"] - expected[:, 0]).max()
         norm = np.abs(found["grad_norm"] / expected[:, 1] - 1).max()
-        trained = harness.adapter(output / "adapter")
-        self.assertEqual(sorted(trained), sorted(weights))
-        parts = {part: max(np.abs(trained[name] - values).max() / np.abs(values).max()
-                           for name, values in weights.items() if part in name) for part in ["lora_A", "lora_B"]}
         print(f"{STEPS} steps, loss {expected[0, 0]:.4f} to {expected[-1, 0]:.4f}: largest difference {loss:.1e}, gradient "
               f"norm {norm:.1e} relative, A {parts['lora_A']:.1e}, B {parts['lora_B']:.1e}", flush=True)
         self.assertGreater(expected[:, 1].max(), 1.0, "clipping has to happen")

@@ -120,7 +120,7 @@ def make_rows(count, seed=0, longest=24):
             for _ in range(count)]
 
 
-def make_adapter(folder, config, r=8, alpha=16, rslora=False, seed=5):
+def make_adapter(folder, config, r=8, alpha=16, rslora=False, seed=5, size_of_b=0.05):
     """A PEFT adapter on all seven projections whose B is not zero, in the files that PEFT writes."""
     generator = np.random.default_rng(seed)
     tensors = {}
@@ -130,7 +130,7 @@ def make_adapter(folder, config, r=8, alpha=16, rslora=False, seed=5):
         rows, columns = weight.shape
         stem = "base_model.model." + name.removesuffix(".weight")
         tensors[stem + ".lora_A.weight"] = (generator.uniform(-1, 1, (r, columns)) / np.sqrt(columns)).astype(np.float32)
-        tensors[stem + ".lora_B.weight"] = (0.05 * generator.standard_normal((rows, r))).astype(np.float32)
+        tensors[stem + ".lora_B.weight"] = (size_of_b * generator.standard_normal((rows, r))).astype(np.float32)
     folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     write_json(folder / "adapter_config.json",

@@ -119,6 +119,7 @@ TEST(ModelConfig, Biases) {
 TEST(ModelConfig, Windows) {
   using Windows = std::vector<std::int64_t>;
   EXPECT_EQ(parsed(small()).windows, Windows{});
+  EXPECT_EQ(parsed(with(small(), {{"sliding_window", 7}, {"use_sliding_window", false}})).windows, Windows{});
   EXPECT_EQ(parsed(with(mistral(), {{"sliding_window", 7}})).windows, (Windows{7, 7}));
   EXPECT_EQ(parsed(with(mistral(), {{"sliding_window", nullptr}})).windows, Windows{});
   EXPECT_EQ(parsed(with(mistral(), {{"sliding_window", nullptr}})).window(1), 0);
@@ -160,7 +161,9 @@ TEST(ModelConfig, ReadsYarn) {
   EXPECT_EQ(rope({{"attention_factor", 1.5}, {"mscale", 2.0}, {"mscale_all_dim", 0.5}}).attention_factor,
             1.5);
   EXPECT_EQ(rope({{"beta_fast", 16}, {"truncate", false}}).beta_fast, 16.0);
+  EXPECT_TRUE(rope(json::object()).truncate);
   EXPECT_FALSE(rope({{"truncate", false}}).truncate);
+  EXPECT_FALSE(rope({{"truncate", nullptr}}).truncate);
   EXPECT_EQ(rope({{"factor", nullptr}, {"original_max_position_embeddings", 1024}}).factor, 2.0);
 }
 
@@ -188,7 +191,10 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotUnderstand) {
       {"rms_norm_eps", 0.0},
       {"num_hidden_layers", 100000},
       {"head_dim", 15},
-      {"attention_bias", "yes"}};
+      {"attention_bias", "yes"},
+      {"hidden_size", 60},
+      {"residual_multiplier", 0.0},
+      {"partial_rotary_factor", 0}};
   for (const auto& [key, value] : table) {
     const std::string sentence = refusal(with(small(), {{key, value}}));
     EXPECT_NE(sentence.find(key), std::string::npos) << key << ": " << sentence;
@@ -197,6 +203,7 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotUnderstand) {
       {"attention_bias", qwen2(), false},
       {"attention_bias", mistral(), true},
       {"mlp_bias", qwen3(), true},
+      {"head_dim", qwen3(), nullptr},
       {"use_sliding_window", mistral(), false},
       {"layer_types", mistral(), {"full_attention", "sliding_attention"}},
       {"layer_types", qwen2(), {"full_attention", "sliding_attention"}},
