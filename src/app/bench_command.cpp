@@ -3,8 +3,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/version.h>
 #include <fmt/format.h>
+#include <torch/version.h>
 
 #include <boost/program_options.hpp>
 #include <cstdio>
@@ -35,7 +35,8 @@ po::options_description description(BenchOptions& bench) {
   po::options_description own("Flags");
   own.add_options()("help,h", "print this text")(
       "workload", po::value(&bench.workloads)->composing()->value_name("WORK"),
-      "what a step is: rows (this rank's rows of the dataset, in training's order) or SAMPLESxLENGTH, as in 4x178; may be "
+      "what a step is: rows (this rank's rows of the dataset, in training's order) or SAMPLESxLENGTH, as in "
+      "4x178; may be "
       "given several times")("steps", po::value(&bench.steps)->value_name("N"), "steps in a run [40]")(
       "runs", po::value(&bench.runs)->value_name("N"), "measured runs; the median is printed [5]")(
       "timeline", po::bool_switch(&bench.timeline), "which kernels took the time (GPU only)")(
@@ -56,8 +57,8 @@ std::optional<std::pair<std::int64_t, std::int64_t>> fixed_shape(const std::stri
 
 // Dense bf16 FLOP a second that the maker states for the GPU (NVIDIA's data sheets); 0: not known.
 double stated_peak(const std::string& device) {
-  constexpr std::pair<const char*, double> kPeaks[] = {{"H200", 989e12}, {"H100 PCIe", 756e12}, {"H100", 989e12},
-                                                       {"A100", 312e12}, {"L40S", 362e12}};
+  constexpr std::pair<const char*, double> kPeaks[] = {
+      {"H200", 989e12}, {"H100 PCIe", 756e12}, {"H100", 989e12}, {"A100", 312e12}, {"L40S", 362e12}};
   for (const auto& [name, peak] : kPeaks) {
     if (device.find(name) != std::string::npos) return peak;
   }
@@ -67,8 +68,9 @@ double stated_peak(const std::string& device) {
 // Parameters that every token is multiplied with.
 double multiplied_parameters(const model::ModelConfig& config) {
   double sum = static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
-  for (const model::Projection p : {model::Projection::q, model::Projection::k, model::Projection::v, model::Projection::o,
-                                    model::Projection::gate, model::Projection::up, model::Projection::down}) {
+  for (const model::Projection p :
+       {model::Projection::q, model::Projection::k, model::Projection::v, model::Projection::o,
+        model::Projection::gate, model::Projection::up, model::Projection::down}) {
     const auto [out, in] = model::projection_shape(config, p);
     sum += static_cast<double>(out * in * config.layers);
   }
@@ -120,11 +122,13 @@ void BenchRun::prepare() {
     how.dtype = device_.cuda && options_.dtype != "float32" ? at::kBFloat16 : at::kFloat;
     how.max_positions = options_.max_seq_length;
     for (const std::string& workload : bench_.workloads) {
-      if (const auto shape = fixed_shape(workload)) how.max_positions = std::max(how.max_positions, shape->second);
+      if (const auto shape = fixed_shape(workload))
+        how.max_positions = std::max(how.max_positions, shape->second);
     }
     decoder_ = std::make_unique<model::Decoder>(inputs_.model, inputs_.lora, how);
     const auto nothing = [](std::uint64_t) {};
-    // Timing needs no trained weights; files are read where they are, so that loading is part of what was tried.
+    // Timing needs no trained weights; files are read where they are, so that loading is part of what was
+    // tried.
     if (inputs_.weights) {
       train::load_weights(*decoder_, *inputs_.weights, *communicator_, nothing);
     } else {
@@ -143,10 +147,11 @@ train::BenchWork BenchRun::work_of(const std::string& workload) {
   how.threads = session_.allowed_cpus();
   train::BenchWork work;
   work.name = "rows";
-  work.store = train::tokenised_dataset(session_, inputs_.records, *inputs_.tokenizer, how,
-                                        cache_directory(std::filesystem::path(options_.output_dir) / ".cache"),
-                                        [](std::int64_t) {})
-                   .store;
+  work.store =
+      train::tokenised_dataset(session_, inputs_.records, *inputs_.tokenizer, how,
+                               cache_directory(std::filesystem::path(options_.output_dir) / ".cache"),
+                               [](std::int64_t) {})
+          .store;
   const std::int64_t batch = options_.per_device_train_batch_size * options_.gradient_accumulation_steps;
   const data::SampleOrder order(work.store.samples(), batch * session_.world_size(),
                                 static_cast<std::uint64_t>(options_.seed), options_.shuffle);
@@ -213,23 +218,25 @@ nlohmann::json BenchRun::to_json(const train::BenchFigures& figures) const {
 
 void BenchRun::print_text(const nlohmann::json& entry) const {
   const auto number = [&](const char* key) { return entry.at(key).get<double>(); };
-  std::printf("%s\n", fmt::format("{:<12} {:7.2f} it/s  {:8.2f} ms +-{:.1f} %  {:8.0f} tokens/s  {:.0f} tokens a step{}  "
-                                  "{:.2f} GiB ({:.2f} reserved)  host {:.1f} %  first step {:.2f} s  {}",
-                                  entry["workload"].get<std::string>(), number("steps_per_second"),
-                                  number("step_milliseconds"), number("spread") * 50, number("tokens_per_second"),
-                                  number("tokens_per_step"),
-                                  entry.contains("mfu") ? fmt::format("  MFU {:.1f} %", number("mfu") * 100) : "",
-                                  number("peak_gib"), number("reserved_gib"), number("host_share") * 100,
-                                  number("first_step_seconds"), entry["plan"].get<std::string>())
-                          .c_str());
+  std::printf(
+      "%s\n",
+      fmt::format("{:<12} {:7.2f} it/s  {:8.2f} ms +-{:.1f} %  {:8.0f} tokens/s  {:.0f} tokens a step{}  "
+                  "{:.2f} GiB ({:.2f} reserved)  host {:.1f} %  first step {:.2f} s  {}",
+                  entry["workload"].get<std::string>(), number("steps_per_second"),
+                  number("step_milliseconds"), number("spread") * 50, number("tokens_per_second"),
+                  number("tokens_per_step"),
+                  entry.contains("mfu") ? fmt::format("  MFU {:.1f} %", number("mfu") * 100) : "",
+                  number("peak_gib"), number("reserved_gib"), number("host_share") * 100,
+                  number("first_step_seconds"), entry["plan"].get<std::string>())
+          .c_str());
   if (!entry.contains("classes")) return;
   std::printf("  GPU busy %.2f ms of a step\n", number("busy_milliseconds"));
   for (const char* table : {"classes", "kernels"}) {
     int rows = 0;
     for (const auto& row : entry[table]) {
       if (++rows > 40) break;
-      std::printf("  %9.3f ms %8.1f x  %s\n", row["milliseconds"].get<double>(), row["launches"].get<double>(),
-                  row["name"].get<std::string>().substr(0, 150).c_str());
+      std::printf("  %9.3f ms %8.1f x  %s\n", row["milliseconds"].get<double>(),
+                  row["launches"].get<double>(), row["name"].get<std::string>().substr(0, 150).c_str());
     }
   }
 }
@@ -238,11 +245,12 @@ int BenchRun::run() {
   const c10::InferenceMode no_autograd;
   prepare();
   if (session_.is_root() && !bench_.json) {
-    std::printf("%s\n", fmt::format("{} on {}{}, {} rank{}, LibTorch {}, {}", options_.model_name, device_.name,
-                                    device_.driver.empty() ? "" : " (driver " + device_.driver + ")",
-                                    session_.world_size(), session_.world_size() == 1 ? "" : "s", TORCH_VERSION,
-                                    communicator_->name())
-                            .c_str());
+    std::printf(
+        "%s\n",
+        fmt::format("{} on {}{}, {} rank{}, LibTorch {}, {}", options_.model_name, device_.name,
+                    device_.driver.empty() ? "" : " (driver " + device_.driver + ")", session_.world_size(),
+                    session_.world_size() == 1 ? "" : "s", TORCH_VERSION, communicator_->name())
+            .c_str());
   }
   nlohmann::json all = nlohmann::json::array();
   for (const std::string& workload : bench_.workloads) {
@@ -266,11 +274,12 @@ BenchCommand parse_bench_options(const std::vector<std::string>& arguments) {
   bench.workloads.clear();
   try {
     const po::options_description own = description(bench);
-    const auto parsed = po::command_line_parser(arguments)
-                            .options(own)
-                            .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
-                            .allow_unregistered()
-                            .run();
+    const auto parsed =
+        po::command_line_parser(arguments)
+            .options(own)
+            .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
+            .allow_unregistered()
+            .run();
     po::variables_map values;
     po::store(parsed, values);
     po::notify(values);
@@ -282,9 +291,11 @@ BenchCommand parse_bench_options(const std::vector<std::string>& arguments) {
   if (bench.workloads.empty()) bench.workloads = {"rows"};
   for (const std::string& workload : bench.workloads) {
     if (workload != "rows" && !fixed_shape(workload))
-      command.problems.push_back("--workload '" + workload + "' is neither rows nor SAMPLESxLENGTH, as in 4x178");
+      command.problems.push_back("--workload '" + workload +
+                                 "' is neither rows nor SAMPLESxLENGTH, as in 4x178");
   }
-  if (bench.steps < 1 || bench.runs < 1) command.problems.emplace_back("--steps and --runs must be at least 1");
+  if (bench.steps < 1 || bench.runs < 1)
+    command.problems.emplace_back("--steps and --runs must be at least 1");
   command.bench = std::move(bench);
   return command;
 }
@@ -294,7 +305,8 @@ std::string bench_help() {
   std::ostringstream text;
   text << "Usage: ranktune bench [--workload WORK]... [FLAGS] [FLAGS OF ranktune train]\n\n"
           "Times optimizer steps of what ranktune train would do with the same flags.\n\n"
-          "Example:\n  ranktune bench --model_name Qwen/Qwen3-8B --load_format dummy --workload rows --workload 4x178\n\n"
+          "Example:\n  ranktune bench --model_name Qwen/Qwen3-8B --load_format dummy --workload rows "
+          "--workload 4x178\n\n"
        << description(bench);
   return text.str();
 }

@@ -285,7 +285,8 @@ std::vector<Flag> training_flags() {
        .group = group,
        .member = &Options::memory_limit,
        .value_name = "GIB",
-       .help = "Most memory that a rank may hold on its device, in GiB; what is kept and what is recomputed is planned to "
+       .help = "Most memory that a rank may hold on its device, in GiB; what is kept and what is recomputed "
+               "is planned to "
                "fit. auto is all that is free.",
        .default_text = "auto",
        .limits = {0, 1e6, true, false},

@@ -1,11 +1,10 @@
-// Attention on CUDA in bf16: our kernels for short sequences, ATen's flash attention (Dao 2023) for all others, both with
-// variable lengths and grouped KV heads.
-// Bound: FLOP, 2 * heads * head_dim * L^2 per sequence forward, 5/2 of it backward; for short sequences,
-// launches.
+// Attention on CUDA in bf16: our kernels for short sequences, ATen's flash attention (Dao 2023) for all
+// others, both with variable lengths and grouped KV heads. Bound: FLOP, 2 * heads * head_dim * L^2 per
+// sequence forward, 5/2 of it backward; for short sequences, launches.
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 

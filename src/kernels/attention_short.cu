@@ -1,9 +1,10 @@
-// Causal attention in bf16 for short sequences, forward and backward, on the tensor cores (mma.sync m16n8k16), for head_dim
-// 64 and 128. Q, K, V, dO and the gradients are read and written where the layers keep them, so nothing is copied, and the
-// query heads of a KV head are summed in registers. The backward pass has a kernel for dQ and one for dK and dV: P is computed
-// twice, and in exchange there is no sum over blocks, no atomics and no memory of its own; the bits depend on the inputs
-// alone. The mathematics is flash attention's (Dao 2023).
-// Bound: FLOP, 4 * head_dim * L^2 / 2 per head and sequence forward, 14 / 4 of it backward.
+// Causal attention in bf16 for short sequences, forward and backward, on the tensor cores (mma.sync
+// m16n8k16), for head_dim 64 and 128. Q, K, V, dO and the gradients are read and written where the layers
+// keep them, so nothing is copied, and the query heads of a KV head are summed in registers. The backward
+// pass has a kernel for dQ and one for dK and dV: P is computed twice, and in exchange there is no sum over
+// blocks, no atomics and no memory of its own; the bits depend on the inputs alone. The mathematics is flash
+// attention's (Dao 2023). Bound: FLOP, 4 * head_dim * L^2 / 2 per head and sequence forward, 14 / 4 of it
+// backward.
 #include "kernels/cuda_launch.hpp"
 #include "kernels/device.cuh"
 
@@ -15,8 +16,8 @@ constexpr int kWarpRows = 16;  // of a tile, per warp
 constexpr int kThreads = 128;  // of four warps, which share a tile
 constexpr float kLog2E = 1.4426950408889634F;
 
-// A tile of kTile rows of D elements in shared memory. 16-byte chunks are permuted within a row, so that neither ldmatrix nor
-// its transposed form meets a bank twice.
+// A tile of kTile rows of D elements in shared memory. 16-byte chunks are permuted within a row, so that
+// neither ldmatrix nor its transposed form meets a bank twice.
 template <int D>
 struct Tile {
   static constexpr int kElements = kTile * D;
@@ -26,7 +27,8 @@ struct Tile {
   }
 
   // Rows [first, first + kTile) of a matrix with `rows` rows; zeros behind the last one. Asynchronous.
-  __device__ static void load(bf16* tile, const bf16* from, std::int64_t stride, int first, int rows, int thread) {
+  __device__ static void load(bf16* tile, const bf16* from, std::int64_t stride, int first, int rows,
+                              int thread) {
     constexpr int kChunks = D / 8;
 #pragma unroll
     for (int i = thread; i < kTile * kChunks; i += kThreads) {
@@ -35,7 +37,8 @@ struct Tile {
       const bool exists = first + row < rows;
       const bf16* source = from + (exists ? first + row : 0) * stride + column;
       const auto target = static_cast<unsigned>(__cvta_generic_to_shared(at(tile, row, column)));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(source), "r"(exists ? 16 : 0));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(source),
+                   "r"(exists ? 16 : 0));
     }
   }
 };
@@ -57,11 +60,12 @@ __device__ __forceinline__ void ldmatrix_transposed(unsigned (&r)[4], const bf16
                : "r"(address));
 }
 
-// c += a b; a [16, 16], b [16, 8], c [16, 8] spread over the warp. Lane 4 g + t holds c at rows g and g + 8, columns 2 t
-// and 2 t + 1.
+// c += a b; a [16, 16], b [16, 8], c [16, 8] spread over the warp. Lane 4 g + t holds c at rows g and g + 8,
+// columns 2 t and 2 t + 1.
 __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -115,7 +119,8 @@ __device__ __forceinline__ void multiply(Accumulator<D>& c, const Accumulator<kT
 #pragma unroll
   for (int kk = 0; kk < kTile / 16; ++kk) {
     const unsigned left[4] = {packed(p[2 * kk][0], p[2 * kk][1]), packed(p[2 * kk][2], p[2 * kk][3]),
-                              packed(p[2 * kk + 1][0], p[2 * kk + 1][1]), packed(p[2 * kk + 1][2], p[2 * kk + 1][3])};
+                              packed(p[2 * kk + 1][0], p[2 * kk + 1][1]),
+                              packed(p[2 * kk + 1][2], p[2 * kk + 1][3])};
 #pragma unroll
     for (int n = 0; n < D / 16; ++n) {
       unsigned b[4];
@@ -128,8 +133,8 @@ __device__ __forceinline__ void multiply(Accumulator<D>& c, const Accumulator<kT
 
 // Stores c [16, D], row r times factor[r / 8], to rows [first, first + 16) below `rows`.
 template <int D>
-__device__ __forceinline__ void store(const Accumulator<D>& c, const float (&factor)[2], bf16* to, std::int64_t stride,
-                                      int first, int rows) {
+__device__ __forceinline__ void store(const Accumulator<D>& c, const float (&factor)[2], bf16* to,
+                                      std::int64_t stride, int first, int rows) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -185,7 +190,8 @@ __global__ void __launch_bounds__(kThreads) forward(ShortAttention s) {
 
   Accumulator<D> sum;
   clear<D>(sum);
-  float highest[2] = {-INFINITY, -INFINITY};  // of the rows lane / 4 and lane / 4 + 8, scaled, in powers of two
+  float highest[2] = {-INFINITY,
+                      -INFINITY};  // of the rows lane / 4 and lane / 4 + 8, scaled, in powers of two
   float total[2] = {0, 0};
   for (int j = 0; j <= block; ++j) {
     __syncthreads();
@@ -195,10 +201,13 @@ __global__ void __launch_bounds__(kThreads) forward(ShortAttention s) {
     __syncthreads();
     Accumulator<kTile> p;
     clear<kTile>(p);
-    multiply_transposed<D>(p, [&](unsigned(&a)[4], int kk) {
+    multiply_transposed<D>(
+        p,
+        [&](unsigned(&a)[4], int kk) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = queries[kk][i];
-    }, keys);
+          for (int i = 0; i < 4; ++i) a[i] = queries[kk][i];
+        },
+        keys);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = warp_row + lane / 4 + half * 8;
@@ -244,7 +253,8 @@ __global__ void __launch_bounds__(kThreads) forward(ShortAttention s) {
     if (lane % 4 == 0 && row < span.length)
       s.lse[head * s.tokens + span.start + row] = highest[half] / kLog2E + logf(total[half]);
   }
-  store<D>(sum, inverse, head_of_mutable<D>(s.out, span.start, head), s.out.stride, first + warp_row, span.length);
+  store<D>(sum, inverse, head_of_mutable<D>(s.out, span.start, head), s.out.stride, first + warp_row,
+           span.length);
 }
 
 // One block: kTile queries of one head. dQ, and delta = dO . O of each row for the other kernel.
@@ -270,8 +280,10 @@ __global__ void __launch_bounds__(kThreads) backward_q(ShortAttention s) {
     const int row = thread / 2;
     float delta = 0;
     if (first + row < span.length) {
-      const bf16* o = head_of<D>(s.out, span.start, head) + (first + row) * s.out.stride + thread % 2 * (D / 2);
-      const bf16* d = head_of<D>(s.dout, span.start, head) + (first + row) * s.dout.stride + thread % 2 * (D / 2);
+      const bf16* o =
+          head_of<D>(s.out, span.start, head) + (first + row) * s.out.stride + thread % 2 * (D / 2);
+      const bf16* d =
+          head_of<D>(s.dout, span.start, head) + (first + row) * s.dout.stride + thread % 2 * (D / 2);
 #pragma unroll
       for (int i = 0; i < D / 2; i += 8) {
         const auto a = Pack<bf16, 8>::load(o + i);
@@ -313,14 +325,20 @@ __global__ void __launch_bounds__(kThreads) backward_q(ShortAttention s) {
     Accumulator<kTile> p, dp;
     clear<kTile>(p);
     clear<kTile>(dp);
-    multiply_transposed<D>(p, [&](unsigned(&a)[4], int kk) {
+    multiply_transposed<D>(
+        p,
+        [&](unsigned(&a)[4], int kk) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = queries[kk][i];
-    }, keys);
-    multiply_transposed<D>(dp, [&](unsigned(&a)[4], int kk) {
+          for (int i = 0; i < 4; ++i) a[i] = queries[kk][i];
+        },
+        keys);
+    multiply_transposed<D>(
+        dp,
+        [&](unsigned(&a)[4], int kk) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = douts[kk][i];
-    }, values);
+          for (int i = 0; i < 4; ++i) a[i] = douts[kk][i];
+        },
+        values);
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -357,8 +375,10 @@ __global__ void __launch_bounds__(2 * kThreads) backward_kv(ShortAttention s) {
   bf16* douts = queries + Tile<D>::kElements;
   const auto team_sync = [&] { asm volatile("bar.sync %0, 128;\n" ::"r"(team + 1) : "memory"); };
 
-  if (team == 0) Tile<D>::load(keys, head_of<D>(s.k, span.start, kv_head), s.k.stride, first, span.length, thread);
-  if (team == 1) Tile<D>::load(values, head_of<D>(s.v, span.start, kv_head), s.v.stride, first, span.length, thread);
+  if (team == 0)
+    Tile<D>::load(keys, head_of<D>(s.k, span.start, kv_head), s.k.stride, first, span.length, thread);
+  if (team == 1)
+    Tile<D>::load(values, head_of<D>(s.v, span.start, kv_head), s.v.stride, first, span.length, thread);
   wait_for_copies();
   __syncthreads();
 
@@ -371,7 +391,8 @@ __global__ void __launch_bounds__(2 * kThreads) backward_kv(ShortAttention s) {
     for (int i = block; i < blocks; ++i) {
       team_sync();
       Tile<D>::load(queries, head_of<D>(s.q, span.start, head), s.q.stride, i * kTile, span.length, thread);
-      Tile<D>::load(douts, head_of<D>(s.dout, span.start, head), s.dout.stride, i * kTile, span.length, thread);
+      Tile<D>::load(douts, head_of<D>(s.dout, span.start, head), s.dout.stride, i * kTile, span.length,
+                    thread);
       if (thread < kTile) {
         const bool exists = i * kTile + thread < span.length;
         const std::int64_t at = head * s.tokens + span.start + i * kTile + thread;
@@ -382,19 +403,22 @@ __global__ void __launch_bounds__(2 * kThreads) backward_kv(ShortAttention s) {
       team_sync();
       Accumulator<kTile> p, dp;  // [keys, queries]
       clear<kTile>(p);
-      multiply_transposed<D>(p, [&](unsigned(&a)[4], int kk) { load_a<D>(a, keys, warp_row, kk * 16); }, queries);
+      multiply_transposed<D>(
+          p, [&](unsigned(&a)[4], int kk) { load_a<D>(a, keys, warp_row, kk * 16); }, queries);
 #pragma unroll
       for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int key = warp_row + lane / 4 + e / 2 * 8;
           const int query = n * 8 + lane % 4 * 2 + e % 2;
-          p[n][e] = i == block && key > query ? 0.0F : exp2f(p[n][e] * (s.scale * kLog2E) - row_lse[team][query]);
+          p[n][e] =
+              i == block && key > query ? 0.0F : exp2f(p[n][e] * (s.scale * kLog2E) - row_lse[team][query]);
         }
       }
       multiply<D>(dv, p, douts);
       clear<kTile>(dp);
-      multiply_transposed<D>(dp, [&](unsigned(&a)[4], int kk) { load_a<D>(a, values, warp_row, kk * 16); }, douts);
+      multiply_transposed<D>(
+          dp, [&](unsigned(&a)[4], int kk) { load_a<D>(a, values, warp_row, kk * 16); }, douts);
 #pragma unroll
       for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -430,8 +454,10 @@ __global__ void __launch_bounds__(2 * kThreads) backward_kv(ShortAttention s) {
   }
   const float scale[2] = {s.scale, s.scale};
   const float one[2] = {1.0F, 1.0F};
-  store<D>(dk, scale, head_of_mutable<D>(s.dk, span.start, kv_head), s.dk.stride, first + warp_row, span.length);
-  store<D>(dv, one, head_of_mutable<D>(s.dv, span.start, kv_head), s.dv.stride, first + warp_row, span.length);
+  store<D>(dk, scale, head_of_mutable<D>(s.dk, span.start, kv_head), s.dk.stride, first + warp_row,
+           span.length);
+  store<D>(dv, one, head_of_mutable<D>(s.dv, span.start, kv_head), s.dv.stride, first + warp_row,
+           span.length);
 }
 
 bool rows_fit(const HeadRows& x) {
@@ -454,9 +480,9 @@ dim3 grid_of(const ShortAttention& s, std::int64_t heads) {
 }  // namespace
 
 bool short_attention_takes(const ShortAttention& s, std::int64_t head_dim) {
-  return (head_dim == 64 || head_dim == 128) && s.max_seqlen <= kLongestShortSequence && s.sequences <= 65535 &&
-         rows_fit(s.q) && rows_fit(s.k) && rows_fit(s.v) && rows_fit(s.out) && rows_fit(s.dout) && rows_fit(s.dq) &&
-         rows_fit(s.dk) && rows_fit(s.dv);
+  return (head_dim == 64 || head_dim == 128) && s.max_seqlen <= kLongestShortSequence &&
+         s.sequences <= 65535 && rows_fit(s.q) && rows_fit(s.k) && rows_fit(s.v) && rows_fit(s.out) &&
+         rows_fit(s.dout) && rows_fit(s.dq) && rows_fit(s.dk) && rows_fit(s.dv);
 }
 
 void short_attention_forward(const ShortAttention& s, std::int64_t head_dim, cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// What ran on the GPU between two moments, by kernel, as CUPTI saw it (through LibTorch's Kineto). Kernels replayed from
-// CUDA graphs are seen one by one.
+// What ran on the GPU between two moments, by kernel, as CUPTI saw it (through LibTorch's Kineto). Kernels
+// replayed from CUDA graphs are seen one by one.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct KernelTimeline {
   double span_seconds = 0;          // from the first kernel's start to the last one's end
 };
 
-// Runs `work`, which ends with the device idle. Throws Failure where the profiler sees no kernel (CUPTI missing or in use).
+// Runs `work`, which ends with the device idle. Throws Failure where the profiler sees no kernel (CUPTI
+// missing or in use).
 KernelTimeline record_kernels(const std::function<void()>& work);
 
 // The class of work that a kernel belongs to, for tables: "base and LoRA GEMM", "attention", ...

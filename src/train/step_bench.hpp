@@ -1,5 +1,5 @@
-// Timing of whole optimizer steps on given work: warm-up, then repeated runs of the same steps, synchronised at both
-// ends, real tokens only.
+// Timing of whole optimizer steps on given work: warm-up, then repeated runs of the same steps, synchronised
+// at both ends, real tokens only.
 #pragma once
 
 #include <cstdint>
@@ -34,20 +34,20 @@ struct BenchSettings {
 
 struct BenchFigures {
   std::string name;
-  std::int64_t steps = 0;          // in a run
-  double step_seconds = 0;         // median over the runs of a run's mean step
-  double spread = 0;               // (slowest - fastest run) / median
-  double tokens = 0;               // of this rank in the mean step
-  double host_share = 0;           // of a run in which the host prepared and launched
-  double first_step_seconds = 0;   // with nothing warm
-  std::int64_t peak_bytes = 0;     // held by the program at most
-  std::int64_t reserved_bytes = 0; // taken from the driver by the allocator
+  std::int64_t steps = 0;           // in a run
+  double step_seconds = 0;          // median over the runs of a run's mean step
+  double spread = 0;                // (slowest - fastest run) / median
+  double tokens = 0;                // of this rank in the mean step
+  double host_share = 0;            // of a run in which the host prepared and launched
+  double first_step_seconds = 0;    // with nothing warm
+  std::int64_t peak_bytes = 0;      // held by the program at most
+  std::int64_t reserved_bytes = 0;  // taken from the driver by the allocator
   MemoryPlan plan;
-  KernelTimeline timeline;         // of one more run, where asked for
+  KernelTimeline timeline;  // of one more run, where asked for
 };
 
-// Collective. Plans memory for the work and runs it. The decoder's weights are there; the adapter's B is random, so that
-// no product is with zeros.
+// Collective. Plans memory for the work and runs it. The decoder's weights are there; the adapter's B is
+// random, so that no product is with zeros.
 BenchFigures bench_steps(const BenchWork& work, model::Decoder& decoder, cluster::Communicator& communicator,
                          const BenchSettings& settings);
 

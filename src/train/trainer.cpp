@@ -121,7 +121,8 @@ const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per
   request.recompute = recompute;
   request.max_tokens_per_pass = max_tokens_per_pass;
   const cluster::Session& session = environment_.session;
-  request.free_bytes = -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
+  request.free_bytes =
+      -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
   return adopt(plan_memory(decoder_, request));
 }
 
