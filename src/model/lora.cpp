@@ -203,6 +203,9 @@ void WideLinear::forward(const Tensor& x, Tensor& y, const DropoutContext& dropo
   if (adapted_ > 0) {
     const Tensor base = x.narrow(1, 0, in_);
     if (dropout.p > 0) {
+      // No product below writes the pad columns, and their zero weight does not make a NaN left there a zero.
+      const std::int64_t used = in_ + adapted_ * rank_;
+      x.narrow(1, used, wide() - used).zero_();
       for (const GroupMember& member : members_) {
         if (member.rank_begin < 0) continue;
         Tensor dropped = dropout.scratch.narrow(1, 0, in_);
