@@ -1,8 +1,13 @@
 #include "model/lora.hpp"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 namespace ranktune::model {
@@ -88,6 +93,48 @@ TEST(Initialisation, IsPeftsInDistributionAndAFunctionOfTheSeed) {
   const FlatTensor& b = layout.find(1, Projection::o, false);
   for (std::int64_t i = 0; i < b.rows * b.columns; ++i)
     EXPECT_EQ(first[static_cast<std::size_t>(b.offset + i)], 0.0F);
+}
+
+// Activations lie in memory that nobody cleared: whatever was there, NaN included, must not come through.
+TEST(WideLinear, WhatABufferHeldBeforeDoesNotMatter) {
+  constexpr std::int64_t tokens = 5;
+  const ModelConfig config = small();
+  LoraConfig lora;
+  lora.r = 5;  // 15 of q, k and v, padded to 16 columns
+  const at::TensorOptions fp32 = at::kFloat;
+  const FlatLayout layout = make_flat_layout(config, lora);
+  const WideLinear group(config, lora, 0, {Projection::q, Projection::k, Projection::v}, fp32);
+  ASSERT_GT(group.columns(), 3 * lora.r);
+  std::vector<kernels::Segment> segments;
+  group.append_segments(layout, segments);
+  for (const kernels::Segment& segment : segments) Tensor(segment.destination).fill_(0.25);
+  for (const double p : {0.0, 0.5}) {
+    const auto poisoned = [&](at::IntArrayRef shape) {
+      return at::full(shape, std::numeric_limits<float>::quiet_NaN(), fp32);
+    };
+    DropoutContext dropout;
+    dropout.p = p;
+    dropout.step = at::zeros({1}, at::kLong);
+    dropout.sample_of_token = at::zeros({tokens}, at::kLong);
+    dropout.positions = at::arange(tokens, at::kInt);
+    dropout.scratch = poisoned({tokens, group.wide()});
+    const Tensor x = poisoned({tokens, group.wide()});
+    x.narrow(1, 0, group.in()).fill_(1);
+    Tensor y = poisoned({tokens, group.out()});
+    group.forward(x, y, dropout);
+    EXPECT_TRUE(y.isfinite().all().item<bool>()) << "dropout " << p;
+    for (const bool want_dx : {true, false}) {
+      const Tensor gradient = at::zeros({layout.elements}, fp32);
+      Tensor dx = poisoned({tokens, group.wide()});
+      const Tensor dy = at::ones({tokens, group.out()}, fp32);
+      group.backward(dy, dx, want_dx, dropout);
+      group.accumulate_b(dy, x.narrow(1, group.in(), group.columns()), layout, gradient);
+      group.accumulate_a(x, dx, layout, gradient, dropout);
+      EXPECT_TRUE(gradient.isfinite().all().item<bool>()) << "dropout " << p;
+      const Tensor used = dx.narrow(1, 0, want_dx ? group.in() : 0);
+      EXPECT_TRUE(used.isfinite().all().item<bool>()) << "dropout " << p;
+    }
+  }
 }
 
 }  // namespace
