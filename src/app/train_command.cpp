@@ -339,7 +339,7 @@ void TrainRun::restore(std::int64_t step) {
     return;
   }
   train::MemoryPlan same;
-  same.recompute = plan.value("recompute", false);
+  same.recomputed = plan.value("recomputed", std::int64_t{0});
   same.max_tokens_per_pass = plan.value("max_tokens_per_pass", std::int64_t{0});
   same.reason = "as in the checkpoint";
   display_.plan(trainer_->adopt(same));

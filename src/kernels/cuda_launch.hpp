@@ -45,7 +45,7 @@ void qk_norm_rope_backward(Type type, const DeviceRows& dqk, const DeviceRows& i
 
 void swiglu_forward(Type type, const DeviceRows& gate_up, const DeviceRows& out, cudaStream_t stream);
 void swiglu_backward(Type type, const DeviceRows& dout, const DeviceRows& gate_up, const DeviceRows& dgate_up,
-                     cudaStream_t stream);
+                     const DeviceRows& out, cudaStream_t stream);
 
 // Heads side by side in rows `stride` elements apart.
 struct HeadRows {

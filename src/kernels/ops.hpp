@@ -72,8 +72,9 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
 
 // gate_up rows [T, 2 * I] (gate first), out rows [T, I] = silu(gate) * up.
 void swiglu_forward(const Tensor& gate_up, Tensor& out);
-// dgate_up rows [T, 2 * I] written; may be gate_up itself. dout rows [T, I].
-void swiglu_backward(const Tensor& dout, const Tensor& gate_up, Tensor& dgate_up);
+// dgate_up rows [T, 2 * I] written; may be gate_up itself. dout rows [T, I]. out rows [T, I], where defined:
+// the forward result is written again, so that it need not be kept.
+void swiglu_backward(const Tensor& dout, const Tensor& gate_up, Tensor& dgate_up, Tensor& out);
 
 // Cross-entropy of each row against its target, in place: logits [N, V] becomes the gradient of the SUM of
 // the rows' negative log-likelihoods (softmax - onehot; zero where target is -1). nll_sum fp64 [1] += that

@@ -1,4 +1,5 @@
-// SwiGLU (Shazeer 2020): silu(gate) * up. Bound: bytes, 3 * T * I elements forward, 5 * T * I backward.
+// SwiGLU (Shazeer 2020): silu(gate) * up. Bound: bytes, 3 * T * I elements forward, 5 * T * I backward (6
+// where the result is written again).
 #include "kernels/cpu.hpp"
 #include "kernels/cuda_launch.hpp"
 #include "kernels/cuda_scope.hpp"
@@ -48,17 +49,21 @@ void swiglu_forward(const Tensor& gate_up, Tensor& out) {
   });
 }
 
-void swiglu_backward(const Tensor& dout, const Tensor& gate_up, Tensor& dgate_up) {
+void swiglu_backward(const Tensor& dout, const Tensor& gate_up, Tensor& dgate_up, Tensor& out) {
   const Type type = activation_type(dout, "dout");
   const Rows from = rows_of(dout, "dout");
   rows_of(gate_up, "gate_up", from.count, 2 * from.width);
   rows_of(dgate_up, "dgate_up", from.count, 2 * from.width);
   check_like(gate_up, "gate_up", dout);
   check_like(dgate_up, "dgate_up", dout);
+  if (out.defined()) {
+    rows_of(out, "out", from.count, from.width);
+    check_like(out, "out", dout);
+  }
   if (dout.is_cuda()) {
     const CudaScope scope(dout);
     cuda::swiglu_backward(type, device_rows(dout, "dout"), device_rows(gate_up, "gate_up"),
-                          device_rows(dgate_up, "dgate_up"), scope.stream());
+                          device_rows(dgate_up, "dgate_up"), device_rows(out, "out"), scope.stream());
     return;
   }
   const Rows in = rows_of(gate_up, "gate_up");
@@ -66,9 +71,12 @@ void swiglu_backward(const Tensor& dout, const Tensor& gate_up, Tensor& dgate_up
   const auto* d = dout.const_data_ptr<float>();
   const auto* x = gate_up.const_data_ptr<float>();
   auto* dx = dgate_up.mutable_data_ptr<float>();
+  const Rows again = out.defined() ? rows_of(out, "out") : Rows{};
+  float* y = out.defined() ? out.mutable_data_ptr<float>() : nullptr;
   for_each_row(from.count, 5 * from.width, [&](std::int64_t t) {
     const float* gate = x + t * in.stride;
     float* dgate = dx + t * to.stride;
+    if (out.defined()) forward_row(gate, gate + from.width, y + t * again.stride, from.width);
     backward_row(d + t * from.stride, gate, gate + from.width, dgate, dgate + from.width, from.width);
   });
 }

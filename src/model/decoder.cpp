@@ -113,7 +113,11 @@ void DevicePass::load(const data::PassBatch& batch) {
 }
 
 Decoder::Decoder(const ModelConfig& config, const LoraConfig& lora, const DecoderOptions& options)
-    : config_(config), lora_(lora), options_(options), layout_(make_flat_layout(config, lora)) {
+    : config_(config),
+      lora_(lora),
+      options_(options),
+      layout_(make_flat_layout(config, lora)),
+      side_(options.device) {
   const auto type = at::TensorOptions().dtype(options.dtype).device(options.device);
   const std::int64_t hidden = config.hidden_size;
   embedding_ = at::empty({config.vocab_size, hidden}, type);
@@ -178,13 +182,15 @@ std::vector<kernels::Segment> Decoder::segments() const {
   return all;
 }
 
-Decoder::Workspace Decoder::make_workspace(std::int64_t tokens, bool recompute, at::Device device) const {
+Decoder::Workspace Decoder::make_workspace(std::int64_t tokens, std::int64_t recomputed,
+                                           at::Device device) const {
   const auto type = at::TensorOptions().dtype(options_.dtype).device(device);
   const auto fp32 = type.dtype(at::kFloat);
   const Layer& first = layers_.front();
   const std::int64_t qk_width = config_.q_width() + config_.kv_width();
   Workspace work;
-  const std::size_t blocks = recompute ? 1 : layers_.size();
+  const std::size_t blocks = layers_.size() - static_cast<std::size_t>(std::clamp<std::int64_t>(
+                                                  recomputed - 1, 0, config_.layers - 1));
   for (std::size_t i = 0; i < blocks; ++i) {
     Activations a;
     a.normed1 = at::empty({tokens, first.qkv.wide()}, type);
@@ -200,19 +206,21 @@ Decoder::Workspace Decoder::make_workspace(std::int64_t tokens, bool recompute, 
     a.normed2 = at::empty({tokens, first.gate_up.wide()}, type);
     a.rstd2 = at::empty({tokens}, fp32);
     a.gate_up = at::empty({tokens, first.gate_up.out()}, type);
-    a.activated = at::empty({tokens, first.down.wide()}, type);
     work.blocks.push_back(std::move(a));
   }
   for (std::size_t i = 0; i <= layers_.size(); ++i) {
     work.inputs.push_back(at::empty({tokens, config_.hidden_size}, type));
   }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    work.down_columns.push_back(at::empty({tokens, first.down.columns()}, type));
+  }
+  work.activated = at::empty({tokens, first.down.wide()}, type);
   const std::int64_t widest =
       std::max({first.qkv.wide(), first.o.wide(), first.gate_up.wide(), first.down.wide()});
   work.delta = at::empty({tokens, config_.hidden_size}, type);
   work.residual_gradient = at::empty({tokens, config_.hidden_size}, type);
-  work.wide_gradient = at::empty({tokens * widest}, type);
+  for (Tensor& gradient : work.wide_gradients) gradient = at::empty({tokens * widest}, type);
   work.output_gradient = at::empty({tokens * std::max(first.qkv.out(), first.gate_up.out())}, type);
-  work.attended_gradient = at::empty({tokens, config_.q_width()}, type);
   if (lora_.dropout > 0) work.dropout_scratch = at::empty({tokens, widest}, type);
   work.final_normed = at::empty({tokens, config_.hidden_size}, type);
   work.final_rstd = at::empty({tokens}, fp32);
@@ -226,23 +234,24 @@ Decoder::Workspace Decoder::make_workspace(std::int64_t tokens, bool recompute, 
   return work;
 }
 
-std::int64_t Decoder::activation_bytes(std::int64_t tokens, bool recompute) const {
-  const Workspace work = make_workspace(tokens, recompute, at::kMeta);
+std::int64_t Decoder::activation_bytes(std::int64_t tokens, std::int64_t recomputed) const {
+  const Workspace work = make_workspace(tokens, recomputed, at::kMeta);
   std::int64_t bytes = 0;
   const auto add = [&bytes](const Tensor& tensor) {
     if (tensor.defined()) bytes += static_cast<std::int64_t>(tensor.nbytes());
   };
   for (const Activations& a : work.blocks) {
     for (const Tensor* t : {&a.normed1, &a.rstd1, &a.qkv, &a.qk, &a.rstd_qk, &a.attended, &a.lse, &a.middle,
-                            &a.normed2, &a.rstd2, &a.gate_up, &a.activated}) {
+                            &a.normed2, &a.rstd2, &a.gate_up}) {
       add(*t);
     }
   }
   for (const Tensor& t : work.inputs) add(t);
-  for (const Tensor* t :
-       {&work.delta, &work.residual_gradient, &work.wide_gradient, &work.output_gradient,
-        &work.attended_gradient, &work.dropout_scratch, &work.final_normed, &work.final_rstd, &work.selected,
-        &work.logits, &work.nll_rows, &work.rope.cosines, &work.rope.sines, &work.rope.rows}) {
+  for (const Tensor& t : work.down_columns) add(t);
+  for (const Tensor* t : {&work.activated, &work.delta, &work.residual_gradient, &work.wide_gradients[0],
+                          &work.wide_gradients[1], &work.output_gradient, &work.dropout_scratch,
+                          &work.final_normed, &work.final_rstd, &work.selected, &work.logits, &work.nll_rows,
+                          &work.rope.cosines, &work.rope.sines, &work.rope.rows}) {
     add(*t);
   }
   return bytes;
@@ -253,11 +262,10 @@ void Decoder::release() {
   capacity_ = 0;
 }
 
-void Decoder::reserve(std::int64_t tokens, bool recompute) {
+void Decoder::reserve(std::int64_t tokens, std::int64_t recomputed) {
   release();  // before the new one is made
-  work_ = make_workspace(tokens, recompute, options_.device);
+  work_ = make_workspace(tokens, recomputed, options_.device);
   capacity_ = tokens;
-  recompute_ = recompute;
 }
 
 RopeTable Decoder::rope_of(const DevicePass& pass) const {
@@ -320,10 +328,18 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
                                 rstd2);
   Tensor gate_up = rows(kept.gate_up, tokens);
   layer.gate_up.forward(normed2, gate_up, dropout);
-  Tensor activated = rows(kept.activated, tokens);
-  Tensor activated_base = activated.narrow(1, 0, config_.intermediate_size);
-  kernels::swiglu_forward(gate_up, activated_base);
-  layer.down.forward(activated, delta, dropout);
+}
+
+void Decoder::down_forward(std::size_t index, const DevicePass& pass, const DropoutContext& dropout) {
+  const WideLinear& down = layers_[index].down;
+  Tensor activated = rows(work_.activated, pass.tokens());
+  Tensor base = activated.narrow(1, 0, config_.intermediate_size);
+  kernels::swiglu_forward(rows(block(index).gate_up, pass.tokens()), base);
+  Tensor delta = rows(work_.delta, pass.tokens());
+  down.forward(activated, delta, dropout);
+  if (down.columns() > 0) {
+    rows(work_.down_columns[index], pass.tokens()).copy_(activated.narrow(1, down.in(), down.columns()));
+  }
 }
 
 void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
@@ -337,6 +353,7 @@ void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
   Tensor previous;
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     block_forward(l, previous, pass, dropout);
+    down_forward(l, pass, dropout);
     previous = rows(block(l).middle, tokens);
   }
   Tensor last = rows(work_.inputs.back(), tokens);
@@ -362,7 +379,7 @@ void Decoder::head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& n
     Tensor part = dselected.narrow(0, begin, count);
     at::mm_out(part, logits, head_);
   }
-  Tensor dnormed = matrix(work_.wide_gradient, tokens, config_.hidden_size);
+  Tensor dnormed = matrix(work_.wide_gradients[0], tokens, config_.hidden_size);
   dnormed.zero_();
   dnormed.index_copy_(0, pass.target_rows, dselected);
   dresidual.zero_();
@@ -380,8 +397,13 @@ void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass,
   const std::int64_t head_dim = config_.head_dim;
 
   const Tensor attended = rows(kept.attended, tokens);
-  Tensor dwide = matrix(work_.wide_gradient, tokens, layer.o.wide());
-  layer.o.backward(dresidual, attended, dwide, true, layout_, gradient, dropout);
+  Tensor dwide = matrix(work_.wide_gradients[0], tokens, layer.o.wide());
+  layer.o.backward(dresidual, dwide, true, dropout);
+  side_.join();  // of gate and up, whose output gradient gives way to that of q, k and v
+  aside(dropout, [&] {
+    layer.o.accumulate_b(dresidual, attended.narrow(1, layer.o.in(), layer.o.columns()), layout_, gradient);
+    layer.o.accumulate_a(attended, dwide, layout_, gradient, dropout);
+  });
 
   const Tensor qkv = rows(kept.qkv, tokens);
   const Tensor qk_in = qkv.narrow(1, 0, qk_width);
@@ -403,8 +425,14 @@ void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass,
                                  shape, config_.qk_norm ? rows(kept.rstd_qk, tokens) : Tensor());
 
   const bool first = index == 0;  // nothing below the first block is trained
-  Tensor dnormed = matrix(work_.wide_gradient, tokens, layer.qkv.wide());
-  layer.qkv.backward(dqkv, rows(kept.normed1, tokens), dnormed, !first, layout_, gradient, dropout);
+  const Tensor normed = rows(kept.normed1, tokens);
+  Tensor dnormed = matrix(work_.wide_gradients[1], tokens, layer.qkv.wide());
+  layer.qkv.backward(dqkv, dnormed, !first, dropout);
+  side_.join();  // of o, which reads the residual gradient
+  aside(dropout, [&] {
+    layer.qkv.accumulate_b(dqkv, normed.narrow(1, layer.qkv.in(), layer.qkv.columns()), layout_, gradient);
+    layer.qkv.accumulate_a(normed, dnormed, layout_, gradient, dropout);
+  });
   if (first) return;
   kernels::rms_norm_backward(dnormed.narrow(1, 0, config_.hidden_size), rows(work_.inputs[index], tokens),
                              layer.input_norm, rows(kept.rstd1, tokens), dresidual);
@@ -416,13 +444,28 @@ void Decoder::block_backward(std::size_t index, const DevicePass& pass, const Dr
   Activations& kept = block(index);
   const std::int64_t tokens = pass.tokens();
 
-  Tensor dactivated = matrix(work_.wide_gradient, tokens, layer.down.wide());
-  layer.down.backward(dresidual, rows(kept.activated, tokens), dactivated, true, layout_, gradient, dropout);
+  // Groups take turns with the two wide gradients, and what runs aside is waited for before anything that it
+  // reads is written over.
+  Tensor dactivated = matrix(work_.wide_gradients[0], tokens, layer.down.wide());
+  layer.down.backward(dresidual, dactivated, true, dropout);
   Tensor dgate_up = matrix(work_.output_gradient, tokens, layer.gate_up.out());
+  Tensor activated = rows(work_.activated, tokens).narrow(1, 0, config_.intermediate_size);
+  side_.join();  // of q, k and v of the block above, whose output gradient gives way to that of gate and up
   kernels::swiglu_backward(dactivated.narrow(1, 0, config_.intermediate_size), rows(kept.gate_up, tokens),
-                           dgate_up);
-  Tensor dnormed = matrix(work_.wide_gradient, tokens, layer.gate_up.wide());
-  layer.gate_up.backward(dgate_up, rows(kept.normed2, tokens), dnormed, true, layout_, gradient, dropout);
+                           dgate_up, activated);
+  aside(dropout, [&] {
+    layer.down.accumulate_b(dresidual, rows(work_.down_columns[index], tokens), layout_, gradient);
+    layer.down.accumulate_a(activated, dactivated, layout_, gradient, dropout);
+  });
+  const Tensor normed = rows(kept.normed2, tokens);
+  Tensor dnormed = matrix(work_.wide_gradients[1], tokens, layer.gate_up.wide());
+  layer.gate_up.backward(dgate_up, dnormed, true, dropout);
+  side_.join();  // of down, which reads the residual gradient
+  aside(dropout, [&] {
+    layer.gate_up.accumulate_b(dgate_up, normed.narrow(1, layer.gate_up.in(), layer.gate_up.columns()),
+                               layout_, gradient);
+    layer.gate_up.accumulate_a(normed, dnormed, layout_, gradient, dropout);
+  });
   kernels::rms_norm_backward(dnormed.narrow(1, 0, config_.hidden_size), rows(kept.middle, tokens),
                              layer.post_norm, rows(kept.rstd2, tokens), dresidual);
   attention_half_backward(index, pass, dropout, gradient, dresidual);
@@ -434,12 +477,16 @@ void Decoder::forward_backward(const DevicePass& pass, const Tensor& step, const
   forward(pass, dropout);
   Tensor dresidual = rows(work_.residual_gradient, pass.tokens());
   head_backward(pass, dresidual, nll_sum);
+  const std::size_t last_sharing = layers_.size() - work_.blocks.size();
   for (std::size_t l = layers_.size(); l-- > 0;) {
-    // The last block's activations are still there; the others' were overwritten where recomputation shares
-    // them.
-    if (recompute_ && l + 1 != layers_.size()) block_forward(l, Tensor(), pass, dropout);
+    // Of the blocks that share their activations the last one's are still there.
+    if (l < last_sharing) {
+      side_.join();
+      block_forward(l, Tensor(), pass, dropout);
+    }
     block_backward(l, pass, dropout, gradient, dresidual);
   }
+  side_.join();
 }
 
 Tensor Decoder::logits(const DevicePass& pass) {

@@ -1,12 +1,13 @@
 // The decoder: frozen base weights, forward and backward written out layer by layer, no autograd.
 //
 // A pass runs over `T` tokens of several samples laid end to end. What the backward pass needs is kept in
-// buffers reserved once; with `recompute` only the input of each block is kept and the block's forward runs
-// again.
+// buffers reserved once; of the first `recomputed` blocks only the input is kept and their forward runs
+// again. SwiGLU's output is never kept: its backward writes it once more.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -17,6 +18,7 @@
 #include "kernels/ops.hpp"
 #include "model/config.hpp"
 #include "model/lora.hpp"
+#include "model/side_stream.hpp"
 
 namespace ranktune::model {
 
@@ -85,12 +87,13 @@ class Decoder {
   // Where the trained matrices are read by the GEMMs; the views stay valid as long as the decoder.
   std::vector<kernels::Segment> segments() const;
 
-  // Reserves activations for passes of at most `tokens` tokens.
-  void reserve(std::int64_t tokens, bool recompute);
+  // Reserves activations for passes of at most `tokens` tokens. The first `recomputed` blocks share one set
+  // of them (so that one is as good as none).
+  void reserve(std::int64_t tokens, std::int64_t recomputed);
   // Gives the activations back; reserve() is needed before the next pass.
   void release();
-  // Bytes that reserve(tokens, recompute) takes.
-  std::int64_t activation_bytes(std::int64_t tokens, bool recompute) const;
+  // Bytes that reserve(tokens, recomputed) takes.
+  std::int64_t activation_bytes(std::int64_t tokens, std::int64_t recomputed) const;
 
   // Adds the gradient of the SUM of the pass's token NLLs to `gradient` (flat fp32) and that sum to `nll_sum`
   // (fp64 [1]). `step` int64 [1] on the device keys dropout.
@@ -105,28 +108,40 @@ class Decoder {
     WideLinear qkv, o, gate_up, down;
   };
   struct Activations {  // of one block, [capacity, ...]
-    Tensor normed1, rstd1, qkv, qk, rstd_qk, attended, lse, middle, normed2, rstd2, gate_up, activated;
+    Tensor normed1, rstd1, qkv, qk, rstd_qk, attended, lse, middle, normed2, rstd2, gate_up;
   };
   struct Workspace {
-    std::vector<Activations> blocks;  // one a layer, or one for all with recomputation
-    std::vector<Tensor> inputs;       // residual stream before each block and after the last
-    Tensor delta;                     // [capacity, hidden], output of o and of down
-    Tensor residual_gradient;         // [capacity, hidden]
-    Tensor wide_gradient;             // flat, capacity * widest group input
-    Tensor output_gradient;           // flat, capacity * widest group output
-    Tensor attended_gradient;         // [capacity, heads * head_dim]
-    Tensor dropout_scratch;           // flat, capacity * widest group input; only with dropout
+    std::vector<Activations> blocks;       // the first is shared by the blocks that are recomputed
+    std::vector<Tensor> inputs;            // residual stream before each block and after the last
+    std::vector<Tensor> down_columns;      // [capacity, P], the LoRA columns of down's input, of each block
+    Tensor activated;                      // [capacity, intermediate + P], of the block at work
+    Tensor delta;                          // [capacity, hidden], output of o and of down
+    Tensor residual_gradient;              // [capacity, hidden]
+    std::array<Tensor, 2> wide_gradients;  // flat, capacity * widest group input; groups take turns
+    Tensor output_gradient;                // flat, capacity * widest group output
+    Tensor dropout_scratch;                // flat, capacity * widest group input; only with dropout
     Tensor final_normed, final_rstd, selected;
     Tensor logits, nll_rows;  // [chunk, vocab], [chunk]
     RopeTable rope;           // of the tokens of a pass; only with dynamic RoPE
   };
 
-  Workspace make_workspace(std::int64_t tokens, bool recompute, at::Device device) const;
+  Workspace make_workspace(std::int64_t tokens, std::int64_t recomputed, at::Device device) const;
   void forward(const DevicePass& pass, const DropoutContext& dropout);
   // previous: the residual stream in the middle of the block before, to which its output in `delta` is still
-  // to be added; undefined at the first block and when a block is recomputed.
+  // to be added; undefined at the first block and when a block is recomputed. Up to the input of SwiGLU,
+  // which is where a recomputation ends.
   void block_forward(std::size_t layer, const Tensor& previous, const DevicePass& pass,
                      const DropoutContext& dropout);
+  void down_forward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout);
+  // Runs work beside the main stream, unless it needs the scratch buffer of dropout, of which there is one.
+  template <typename Work>
+  void aside(const DropoutContext& dropout, const Work& work) {
+    if (dropout.p > 0) {
+      work();
+    } else {
+      side_.run(work);
+    }
+  }
   void block_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout,
                       const Tensor& gradient, Tensor& dresidual);
   void attention_half_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout,
@@ -134,7 +149,10 @@ class Decoder {
   void head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum);
   RopeTable rope_of(const DevicePass& pass) const;
   DropoutContext dropout_context(const DevicePass& pass, const Tensor& step) const;
-  Activations& block(std::size_t layer) { return recompute_ ? work_.blocks.front() : work_.blocks[layer]; }
+  Activations& block(std::size_t layer) {
+    const std::size_t sharing = layers_.size() - work_.blocks.size();  // blocks in the first set, less one
+    return work_.blocks[layer <= sharing ? 0 : layer - sharing];
+  }
 
   ModelConfig config_;
   LoraConfig lora_;
@@ -144,8 +162,8 @@ class Decoder {
   std::vector<Layer> layers_;
   RopeTable rope_;  // of all positions; undefined tensors with dynamic RoPE
   std::int64_t capacity_ = 0;
-  bool recompute_ = false;
   Workspace work_;
+  SideStream side_;
 };
 
 }  // namespace ranktune::model

@@ -199,24 +199,29 @@ void WideLinear::append_segments(const FlatLayout& layout, std::vector<kernels::
   }
 }
 
+// X with the mask of one projection's dropout, in the scratch buffer. The mask is its own adjoint.
+Tensor WideLinear::dropped(const Tensor& x, const GroupMember& member, const DropoutContext& dropout) const {
+  Tensor result = dropout.scratch.narrow(1, 0, in_);
+  kernels::dropout(x, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions, result);
+  return result;
+}
+
 void WideLinear::forward(const Tensor& x, Tensor& y, const DropoutContext& dropout) const {
   if (adapted_ > 0) {
     const Tensor base = x.narrow(1, 0, in_);
+    Tensor all = x.narrow(1, in_, columns_);
     if (dropout.p > 0) {
-      // No product below writes the pad columns, and their zero weight does not make a NaN left there a zero.
-      const std::int64_t used = in_ + adapted_ * rank_;
-      x.narrow(1, used, wide() - used).zero_();
+      // The pad columns of the weight are zero, but zero times what happens to lie there may be NaN.
+      const std::int64_t used = adapted_ * rank_;
+      if (used < columns_) all.narrow(1, used, columns_ - used).zero_();
       for (const GroupMember& member : members_) {
         if (member.rank_begin < 0) continue;
-        Tensor dropped = dropout.scratch.narrow(1, 0, in_);
-        kernels::dropout(base, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions,
-                         dropped);
         Tensor c = columns_of(x, member);
-        at::addmm_out(c, c, dropped, a_.narrow(0, member.rank_begin, rank_).t(), 0, scaling_);
+        at::addmm_out(c, c, dropped(base, member, dropout), a_.narrow(0, member.rank_begin, rank_).t(), 0,
+                      scaling_);
       }
     } else {
-      Tensor c = x.narrow(1, in_, columns_);
-      at::addmm_out(c, c, base, a_.t(), 0, scaling_);
+      at::addmm_out(all, all, base, a_.t(), 0, scaling_);
     }
   }
   if (bias_.defined()) {
@@ -226,50 +231,54 @@ void WideLinear::forward(const Tensor& x, Tensor& y, const DropoutContext& dropo
   }
 }
 
-void WideLinear::backward(const Tensor& dy, const Tensor& x, Tensor& dx, bool want_dx,
-                          const FlatLayout& layout, const Tensor& gradient,
-                          const DropoutContext& dropout) const {
-  if (want_dx) {
-    at::mm_out(dx, dy, weight_);
-  } else if (adapted_ > 0) {
-    Tensor dc = dx.narrow(1, in_, columns_);
-    at::mm_out(dc, dy, weight_.narrow(1, in_, columns_));
+void WideLinear::backward(const Tensor& dy, Tensor& dx, bool want_dx, const DropoutContext& dropout) const {
+  Tensor dc = dx.narrow(1, in_, columns_);
+  if (!want_dx) {
+    if (adapted_ > 0) at::mm_out(dc, dy, weight_.narrow(1, in_, columns_));
+    return;
   }
+  at::mm_out(dx, dy, weight_);
   if (adapted_ == 0) return;
-
   Tensor dx_base = dx.narrow(1, 0, in_);
-  const Tensor base = x.narrow(1, 0, in_);
+  if (dropout.p <= 0) {
+    at::addmm_out(dx_base, dx_base, dc, a_, 1, scaling_);
+    return;
+  }
+  for (const GroupMember& member : members_) {
+    if (member.rank_begin < 0) continue;
+    Tensor part = dropout.scratch.narrow(1, 0, in_);
+    at::addmm_out(part, part, columns_of(dx, member), a_.narrow(0, member.rank_begin, rank_), 0, scaling_);
+    dx_base.add_(dropped(part, member, dropout));
+  }
+}
+
+void WideLinear::accumulate_b(const Tensor& dy, const Tensor& c, const FlatLayout& layout,
+                              const Tensor& gradient) const {
   for (const GroupMember& member : members_) {
     if (member.rank_begin < 0) continue;
     const FlatTensor& b = layout.find(layer_, member.projection, false);
     accumulate_product(gradient.narrow(0, b.offset, b.rows * b.columns).view({b.rows, b.columns}),
-                       dy.narrow(1, member.out_begin, member.out_rows).t(), columns_of(x, member), 1.0);
-    if (dropout.p <= 0) continue;
-    const FlatTensor& a = layout.find(layer_, member.projection, true);
-    const Tensor dc = columns_of(dx, member);
-    Tensor dropped = dropout.scratch.narrow(1, 0, in_);
-    kernels::dropout(base, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions,
-                     dropped);
-    accumulate_product(gradient.narrow(0, a.offset, a.rows * a.columns).view({a.rows, a.columns}), dc.t(),
-                       dropped, scaling_);
-    if (!want_dx) continue;
-    at::addmm_out(dropped, dropped, dc, a_.narrow(0, member.rank_begin, rank_), 0, scaling_);
-    kernels::dropout(dropped, key(member, dropout), dropout.step, dropout.sample_of_token, dropout.positions,
-                     dropped);
-    dx_base.add_(dropped);
+                       dy.narrow(1, member.out_begin, member.out_rows).t(),
+                       c.narrow(1, member.rank_begin, rank_), 1.0);
   }
-  if (dropout.p > 0) return;
+}
 
-  // The As of a group lie side by side in the flat buffer: one GEMM for all of them.
-  const Tensor dc = dx.narrow(1, in_, columns_);
+void WideLinear::accumulate_a(const Tensor& x, const Tensor& dx, const FlatLayout& layout,
+                              const Tensor& gradient, const DropoutContext& dropout) const {
+  const Tensor base = x.narrow(1, 0, in_);
   for (const GroupMember& member : members_) {
-    if (member.rank_begin != 0) continue;
+    if (member.rank_begin < 0) continue;
     const FlatTensor& a = layout.find(layer_, member.projection, true);
-    const std::int64_t rows = adapted_ * rank_;
-    accumulate_product(gradient.narrow(0, a.offset, rows * in_).view({rows, in_}), dc.narrow(1, 0, rows).t(),
-                       base, scaling_);
+    if (dropout.p > 0) {
+      accumulate_product(gradient.narrow(0, a.offset, a.rows * a.columns).view({a.rows, a.columns}),
+                         columns_of(dx, member).t(), dropped(base, member, dropout), scaling_);
+    } else if (member.rank_begin == 0) {
+      // The As of a group lie side by side in the flat buffer: one GEMM for all of them.
+      const std::int64_t all = adapted_ * rank_;
+      accumulate_product(gradient.narrow(0, a.offset, all * in_).view({all, in_}), dx.narrow(1, in_, all).t(),
+                         base, scaling_);
+    }
   }
-  if (want_dx) at::addmm_out(dx_base, dx_base, dc, a_, 1, scaling_);
 }
 
 }  // namespace ranktune::model

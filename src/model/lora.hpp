@@ -128,14 +128,19 @@ class WideLinear {
 
   // x: rows [T, in + P], the first `in` columns filled; fills the last P and writes y [T, out].
   void forward(const Tensor& x, Tensor& y, const DropoutContext& dropout) const;
-  // dx: rows [T, in + P] scratch; on return its first `in` columns are dX, unless !want_dx. Adds to the flat
-  // gradient.
-  void backward(const Tensor& dy, const Tensor& x, Tensor& dx, bool want_dx, const FlatLayout& layout,
-                const Tensor& gradient, const DropoutContext& dropout) const;
+  // dx: rows [T, in + P]; on return its first `in` columns are dX, unless !want_dx, its last P columns dc.
+  void backward(const Tensor& dy, Tensor& dx, bool want_dx, const DropoutContext& dropout) const;
+  // Adds dB to the flat gradient. c: rows [T, P], the last columns of the forward's x.
+  void accumulate_b(const Tensor& dy, const Tensor& c, const FlatLayout& layout,
+                    const Tensor& gradient) const;
+  // Adds dA to the flat gradient. x: rows [T, >= in]; dx: with backward's dc in its last P columns.
+  void accumulate_a(const Tensor& x, const Tensor& dx, const FlatLayout& layout, const Tensor& gradient,
+                    const DropoutContext& dropout) const;
 
  private:
   const GroupMember& member_of(Projection projection) const;
   Tensor columns_of(const Tensor& wide, const GroupMember& member) const;
+  Tensor dropped(const Tensor& x, const GroupMember& member, const DropoutContext& dropout) const;
   kernels::DropoutKey key(const GroupMember& member, const DropoutContext& dropout) const;
 
   std::int64_t layer_;

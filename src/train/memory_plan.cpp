@@ -32,16 +32,45 @@ std::string gibibytes(std::int64_t bytes) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " GiB";
 }
 
-// Largest number of tokens in [least, most] whose activations fit, or 0.
-std::int64_t most_tokens(const model::Decoder& decoder, bool recompute, std::int64_t least, std::int64_t most,
-                         std::int64_t bytes) {
-  if (decoder.activation_bytes(most, recompute) <= bytes) return most;
-  if (decoder.activation_bytes(least, recompute) > bytes) return 0;
-  while (most - least > 1) {
-    const std::int64_t middle = least + (most - least) / 2;
-    (decoder.activation_bytes(middle, recompute) <= bytes ? least : most) = middle;
-  }
-  return least;
+// What ATen's flash attention takes for itself while it runs: our own kernels, for samples of up to 512
+// tokens, take nothing. Its deterministic backward adds up dQ in fp32, once for each group of blocks that
+// together fill the GPU, and dK and dV for every query head.
+std::int64_t attention_bytes(const model::Decoder& decoder, std::int64_t tokens, std::int64_t longest) {
+  if (!decoder.options().device.is_cuda() || longest <= 512) return 0;
+  const model::ModelConfig& config = decoder.config();
+  constexpr std::int64_t kMultiprocessors = 148;  // of the largest GPU so far
+  const std::int64_t sums = (kMultiprocessors + config.heads - 1) / config.heads;
+  return tokens * config.q_width() * (4 * sums + 2 * 6);
+}
+
+// What is left for activations: the rest is for cuBLAS, graphs, fragments, and on the CPU for other programs.
+std::int64_t budget_of(const model::Decoder& decoder, std::int64_t free_bytes) {
+  if (!decoder.options().device.is_cuda()) return free_bytes / 100 * 85;
+  return free_bytes - std::max<std::int64_t>(free_bytes / 20, 192 << 20);
+}
+
+// Least number of recomputed blocks with which passes of `tokens` fit; -1: none.
+std::int64_t least_recomputed(const model::Decoder& decoder, const MemoryRequest& request,
+                              std::int64_t tokens) {
+  const std::int64_t layers = decoder.config().layers;
+  const std::int64_t room = budget_of(decoder, request.free_bytes) -
+                            attention_bytes(decoder, tokens, std::min(tokens, request.longest_sample));
+  const std::int64_t most = decoder.activation_bytes(tokens, 0);
+  const std::int64_t least = decoder.activation_bytes(tokens, layers);
+  if (request.recompute == Recompute::always) return least <= room ? layers : -1;
+  if (most <= room) return 0;
+  if (request.recompute == Recompute::never || least > room) return -1;
+  // Bytes fall by the same amount for each block but the first.
+  const std::int64_t block = (most - least) / (layers - 1);
+  return std::min(layers, (most - room + block - 1) / block + 1);
+}
+
+std::string reason_of(const MemoryRequest& request, const MemoryPlan& plan, std::int64_t layers) {
+  const std::string asked = request.recompute == Recompute::automatic ? "" : ", as asked";
+  const std::string split = plan.max_tokens_per_pass > 0 ? ", window split" : "";
+  if (plan.recomputed == 0) return "all activations kept" + asked + split;
+  return std::to_string(plan.recomputed) + " of " + std::to_string(layers) + " blocks recomputed" +
+         (asked.empty() ? " to fit memory" : asked) + split;
 }
 
 }  // namespace
@@ -52,54 +81,47 @@ std::int64_t largest_pass(const MemoryRequest& request, std::int64_t max_tokens_
                                   : std::min(whole, std::max(max_tokens_per_pass, request.longest_sample));
 }
 
-MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& request) {
-  const std::int64_t budget = request.free_bytes / 100 * 85;  // the rest: attention, fragments, others
-  const std::int64_t whole = std::max<std::int64_t>(1, request.largest_window);
-  const std::int64_t longest = std::max<std::int64_t>(1, request.longest_sample);
-  MemoryPlan plan;
-  const auto finish = [&](bool recompute, std::int64_t tokens, std::string reason) {
-    plan.recompute = recompute;
-    // A window that fits as a whole is never split, also where the run is made longer and meets a larger one.
-    plan.max_tokens_per_pass = tokens == whole && request.max_tokens_per_pass == 0 ? 0 : tokens;
-    plan.reserved_tokens = largest_pass(request, plan.max_tokens_per_pass);
-    plan.activation_bytes = decoder.activation_bytes(plan.reserved_tokens, recompute);
-    plan.reason = std::move(reason);
-    return plan;
-  };
+double relative_cost(std::int64_t tokens, std::int64_t recomputed, std::int64_t layers) {
+  const double share = static_cast<double>(recomputed) / static_cast<double>(layers);
+  return (1 + 117.0 / static_cast<double>(tokens)) * (1 + 0.26 * share);
+}
 
-  if (request.max_tokens_per_pass > 0) {
-    const std::int64_t needed = largest_pass(request, request.max_tokens_per_pass);
-    const bool fits = decoder.activation_bytes(needed, false) <= budget;
-    const bool recompute =
-        request.recompute == Recompute::always || (request.recompute == Recompute::automatic && !fits);
-    return finish(recompute, request.max_tokens_per_pass,
-                  recompute ? "blocks recomputed" : "all activations kept");
-  }
-  if (request.recompute == Recompute::never) {
-    const std::int64_t tokens = most_tokens(decoder, false, std::min(longest, whole), whole, budget);
-    if (tokens > 0) return finish(false, tokens, "all activations kept, as asked");
-  } else {
-    const std::int64_t floor = std::min(whole, std::max<std::int64_t>(longest, 1024));
-    if (request.recompute == Recompute::automatic) {
-      const std::int64_t tokens = most_tokens(decoder, false, floor, whole, budget);
-      if (tokens > 0) {
-        return finish(false, tokens,
-                      tokens == whole ? "all activations kept" : "all activations kept, window split");
-      }
+MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& request) {
+  const std::int64_t layers = decoder.config().layers;
+  const std::int64_t whole = std::max<std::int64_t>(1, request.largest_window);
+  const std::int64_t longest = std::clamp<std::int64_t>(request.longest_sample, 1, whole);
+  const std::int64_t asked = largest_pass(request, request.max_tokens_per_pass);
+  MemoryPlan best;
+  double least_cost = std::numeric_limits<double>::infinity();
+  // A window that fits as a whole is never split, also where the run is made longer and meets a larger one.
+  for (std::int64_t parts = 1, tokens = asked; tokens > 0; ++parts) {
+    const std::int64_t recomputed = least_recomputed(decoder, request, tokens);
+    const double cost = recomputed < 0 ? least_cost : relative_cost(tokens, recomputed, layers);
+    if (cost < least_cost) {
+      least_cost = cost;
+      best.recomputed = recomputed;
+      best.max_tokens_per_pass = parts > 1 ? tokens : request.max_tokens_per_pass;
+      best.reserved_tokens = tokens;
     }
-    const std::int64_t tokens = most_tokens(decoder, true, std::min(longest, whole), whole, budget);
-    if (tokens > 0) {
-      return finish(true, tokens,
-                    request.recompute == Recompute::always ? "blocks recomputed, as asked"
-                                                           : "blocks recomputed to fit memory");
-    }
+    if (tokens == longest || request.max_tokens_per_pass > 0 || (parts == 1 && recomputed == 0)) break;
+    tokens = std::max(longest, (whole + parts) / (parts + 1));
   }
-  const bool recompute = request.recompute != Recompute::never;
-  throw UserError("the longest sample (" + std::to_string(longest) + " tokens) needs " +
-                  gibibytes(decoder.activation_bytes(std::min(longest, whole), recompute)) +
-                  " of activations, but only " + gibibytes(budget) +
-                  " are free; use a smaller --max_seq_length" +
-                  (recompute ? "" : " or --use_gradient_checkpointing=true"));
+  if (best.reserved_tokens > 0) {
+    best.activation_bytes = decoder.activation_bytes(best.reserved_tokens, best.recomputed);
+    best.reason = reason_of(request, best, layers);
+    return best;
+  }
+  const bool keep = request.recompute == Recompute::never;
+  const std::int64_t smallest = request.max_tokens_per_pass > 0 ? asked : longest;
+  throw UserError((request.max_tokens_per_pass > 0 ? "a pass of " : "the longest sample (") +
+                  std::to_string(smallest) + (request.max_tokens_per_pass > 0 ? " tokens" : " tokens)") +
+                  " needs " +
+                  gibibytes(decoder.activation_bytes(smallest, keep ? 0 : layers) +
+                            attention_bytes(decoder, smallest, longest)) +
+                  " of activations, but only " + gibibytes(budget_of(decoder, request.free_bytes)) +
+                  " are free; use a smaller " +
+                  (request.max_tokens_per_pass > 0 ? "--max_tokens_per_pass" : "--max_seq_length") +
+                  (keep ? " or --use_gradient_checkpointing=true" : ""));
 }
 
 std::int64_t free_device_bytes(at::Device device, int ranks_on_node, std::int64_t limit) {

@@ -93,7 +93,7 @@ BenchFigures bench_steps(const BenchWork& work, model::Decoder& decoder, cluster
   engine.buffers().master.normal_(0, 0.01);
   engine.publish_master();
   figures.plan = plan_memory(decoder, request_for(work, settings, device));
-  engine.reserve(figures.plan.reserved_tokens, figures.plan.recompute);
+  engine.reserve(figures.plan.reserved_tokens, figures.plan.recomputed);
   std::vector<std::vector<data::PassBatch>> steps;
   for (const auto& samples : work.steps) {
     steps.push_back(data::make_passes(work.store, samples, figures.plan.max_tokens_per_pass));

@@ -78,9 +78,9 @@ StepEngine::StepEngine(model::Decoder& decoder, const OptimizerSettings& setting
   step_ = at::zeros({1}, device.dtype(at::kLong));
 }
 
-void StepEngine::reserve(std::int64_t tokens, bool recompute) {
+void StepEngine::reserve(std::int64_t tokens, std::int64_t recomputed) {
   runner_.reset();
-  decoder_.reserve(runner_.padded(tokens), recompute);
+  decoder_.reserve(runner_.padded(tokens), recomputed);
 }
 
 void StepEngine::publish_master() {

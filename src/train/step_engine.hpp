@@ -78,7 +78,7 @@ class StepEngine {
 
   model::FlatBuffers& buffers() { return buffers_; }
   // Reserves the decoder's buffers for passes of at most `tokens` tokens.
-  void reserve(std::int64_t tokens, bool recompute);
+  void reserve(std::int64_t tokens, std::int64_t recomputed);
   // To be called after the master was written from outside (initialisation, resume).
   void publish_master();
 

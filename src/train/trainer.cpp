@@ -130,10 +130,10 @@ const MemoryPlan& Trainer::adopt(MemoryPlan plan) {
   // The split is the plan's, since bits depend on it; how much it takes depends on the steps that are left.
   const MemoryRequest left = measure_windows();
   plan.reserved_tokens = largest_pass(left, plan.max_tokens_per_pass);
-  plan.activation_bytes = decoder_.activation_bytes(plan.reserved_tokens, plan.recompute);
+  plan.activation_bytes = decoder_.activation_bytes(plan.reserved_tokens, plan.recomputed);
   plan_ = std::move(plan);
-  engine_.reserve(plan_.reserved_tokens, plan_.recompute);
-  settings_.bits["plan"] = {{"recompute", plan_.recompute},
+  engine_.reserve(plan_.reserved_tokens, plan_.recomputed);
+  settings_.bits["plan"] = {{"recomputed", plan_.recomputed},
                             {"max_tokens_per_pass", plan_.max_tokens_per_pass}};
   return plan_;
 }

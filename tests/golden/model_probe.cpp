@@ -84,7 +84,7 @@ void run(const std::vector<std::string>& arguments) {
   }
   kernels::SegmentScatter scatter(decoder.segments());
   scatter(master.to(options.device));
-  decoder.reserve(batch.tokens(), recompute);
+  decoder.reserve(batch.tokens(), recompute ? decoder.config().layers : 0);
 
   const model::DevicePass pass(batch, model::exact_shape(batch), options.device);
   std::map<std::string, at::Tensor> results;

@@ -188,10 +188,14 @@ TEST_P(Layers, SwigluForwardAndBackward) {
     const Tensor dout = random_wide(8, width, 0, 3);
     y.backward(to_double(dout));
     Tensor grad = wide(8, 2 * width, 0, 8);
-    swiglu_backward(dout, gate_up, grad);
+    Tensor again = wide(8, width, 0, 64);
+    swiglu_backward(dout, gate_up, grad, again);
+    EXPECT_TRUE(same_bits(again, out)) << width;
+    EXPECT_TRUE(surroundings_untouched(again));
     EXPECT_LE(relative_error(grad, x.grad()), tolerance(2e-6)) << width;
     EXPECT_TRUE(surroundings_untouched(grad));
-    swiglu_backward(dout, gate_up, gate_up);
+    Tensor not_wanted;
+    swiglu_backward(dout, gate_up, gate_up, not_wanted);
     EXPECT_TRUE(same_bits(gate_up, grad)) << width;
   }
 }
@@ -205,7 +209,8 @@ TEST_P(Layers, SwigluAtItsLimits) {
   EXPECT_LE(to_double(out.slice(1, 0, 5)).abs().max().item<double>(), 1e-32);
   EXPECT_LE(relative_error(out.slice(1, 5), gate_up.slice(1, 5, 10)), 1e-6);
   Tensor grad = poisoned({1, 20});
-  swiglu_backward(at::ones_like(out), gate_up, grad);
+  Tensor not_wanted;
+  swiglu_backward(at::ones_like(out), gate_up, grad, not_wanted);
   EXPECT_TRUE(grad.isfinite().all().item<bool>());
 }
 

@@ -34,32 +34,46 @@ MemoryRequest request(std::int64_t free_bytes) {
 TEST(MemoryPlan, KeepsEverythingWhereThereIsRoom) {
   const model::Decoder decoder = shapes();
   const MemoryPlan plan = plan_memory(decoder, request(std::int64_t{1} << 40));
-  EXPECT_FALSE(plan.recompute);
+  EXPECT_EQ(plan.recomputed, 0);
   EXPECT_EQ(plan.reserved_tokens, 8000);
-  EXPECT_EQ(plan.activation_bytes, decoder.activation_bytes(8000, false));
+  EXPECT_EQ(plan.activation_bytes, decoder.activation_bytes(8000, 0));
 }
 
 TEST(MemoryPlan, SplitsTheWindowBeforeItRecomputes) {
   const model::Decoder decoder = shapes();
-  const MemoryPlan plan = plan_memory(decoder, request(decoder.activation_bytes(8000, false) / 2));
-  EXPECT_FALSE(plan.recompute);
+  const MemoryPlan plan = plan_memory(decoder, request(decoder.activation_bytes(8000, 0) / 2));
+  EXPECT_EQ(plan.recomputed, 0);
   EXPECT_LT(plan.reserved_tokens, 8000);
   EXPECT_GE(plan.reserved_tokens, 1024);
 }
 
 TEST(MemoryPlan, RecomputesWhenASplitIsNotEnough) {
   const model::Decoder decoder = shapes();
-  const std::int64_t bytes = decoder.activation_bytes(1024, false);
+  const std::int64_t bytes = decoder.activation_bytes(1024, 0);
   const MemoryPlan plan = plan_memory(decoder, request(bytes));
-  EXPECT_TRUE(plan.recompute);
+  EXPECT_GT(plan.recomputed, 0);
+  EXPECT_LT(plan.recomputed, 12);  // no more blocks than it takes
   EXPECT_GE(plan.reserved_tokens, 900);
   EXPECT_LE(plan.activation_bytes, bytes);
+}
+
+TEST(MemoryPlan, RecomputesOnlyAsManyBlocksAsItTakes) {
+  const model::Decoder decoder = shapes();
+  MemoryRequest one_pass = request(0);
+  one_pass.longest_sample = one_pass.largest_window;  // cannot be split
+  for (std::int64_t recomputed = 2; recomputed <= 12; ++recomputed) {
+    const std::int64_t bytes = decoder.activation_bytes(8000, recomputed);
+    EXPECT_LT(bytes, decoder.activation_bytes(8000, recomputed - 1));
+    one_pass.free_bytes = (bytes + 1000) * 100 / 85 + 100;
+    EXPECT_EQ(plan_memory(decoder, one_pass).recomputed, recomputed);
+  }
+  EXPECT_EQ(decoder.activation_bytes(8000, 1), decoder.activation_bytes(8000, 0));  // nothing to share with
 }
 
 TEST(MemoryPlan, SaysWhatIsMissingWhenNothingFits) {
   const model::Decoder decoder = shapes();
   EXPECT_THROW(plan_memory(decoder, request(1 << 20)), UserError);
-  MemoryRequest never = request(decoder.activation_bytes(800, false));
+  MemoryRequest never = request(decoder.activation_bytes(800, 0));
   never.recompute = Recompute::never;
   EXPECT_THROW(plan_memory(decoder, never), UserError);
 }
@@ -71,7 +85,7 @@ TEST(MemoryPlan, WhatIsAskedForHolds) {
   EXPECT_EQ(plan_memory(decoder, asked).max_tokens_per_pass, 700);
   EXPECT_EQ(plan_memory(decoder, asked).reserved_tokens, 900);  // the longest sample is a pass of its own
   asked.recompute = Recompute::always;
-  EXPECT_TRUE(plan_memory(decoder, asked).recompute);
+  EXPECT_EQ(plan_memory(decoder, asked).recomputed, 12);
 }
 
 }  // namespace
