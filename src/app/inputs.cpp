@@ -109,6 +109,12 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
   passes(problems, [&] {
     inputs.records = data::read_alpaca(data::resolve_hub_name(options.dataset, data::HubKind::dataset));
   });
+  if (options.eval_dataset) {
+    passes(problems, [&] {
+      inputs.eval_records =
+          data::read_alpaca(data::resolve_hub_name(*options.eval_dataset, data::HubKind::dataset));
+    });
+  }
   inputs.adapter = adapter_of_options(options);
   if (options.init_adapter) {
     passes(problems, [&] {

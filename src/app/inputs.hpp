@@ -24,6 +24,7 @@ struct Inputs {
   std::optional<data::Tokenizer> tokenizer;
   std::unique_ptr<model::WeightFiles> weights;  // null with --load_format dummy
   data::Records records;
+  data::Records eval_records;  // of --eval_dataset
   std::optional<std::filesystem::path> init_adapter;
   model::LoraConfig lora;
   exporting::AdapterConfig adapter;  // what adapter_config.json will say

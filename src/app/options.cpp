@@ -63,9 +63,34 @@ std::vector<Occurrence> effective(std::vector<Occurrence> config,
   return result;
 }
 
+// How samples to evaluate are named, and that there are some where flags are about them.
+void settle_evaluation(const TrainOptions& options, std::vector<std::string>& problems) {
+  if (options.eval_dataset && options.eval_split) {
+    problems.push_back(
+        "--eval_dataset and --eval_split each say what to evaluate: give one of them, a dataset of its own "
+        "or a "
+        "part of --dataset");
+  }
+  if (options.eval_split && *options.eval_split >= 1 &&
+      *options.eval_split != std::floor(*options.eval_split)) {
+    problems.push_back(
+        fmt::format("--eval_split must be a fraction below 1 or a whole number of samples, not '{}'",
+                    *options.eval_split));
+  }
+  if (options.evaluates()) return;
+  const char* useless = options.eval_steps > 0                              ? "eval_steps"
+                        : options.is_explicit("per_device_eval_batch_size") ? "per_device_eval_batch_size"
+                                                                            : nullptr;
+  if (useless != nullptr) {
+    problems.push_back(fmt::format(
+        "--{} has nothing to evaluate: give --eval_dataset or --eval_split too, or leave it out", useless));
+  }
+}
+
 // What one flag says about another.
 void settle(TrainOptions& options, std::vector<std::string>& problems) {
   if (options.dtype == "none") options.dtype = "auto";
+  settle_evaluation(options, problems);
   if (options.device == "cpu" && options.dtype == "bfloat16") {
     problems.push_back("--dtype bfloat16 needs a GPU: with --device cpu leave --dtype out or give float32");
   }

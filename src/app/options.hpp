@@ -30,6 +30,8 @@ struct TrainOptions {
   // Data Options
   std::string dataset = "yahma/alpaca-cleaned";  // file, folder or Hub name
   std::string prompt_template = "unsloth";       // unsloth, alpaca
+  std::optional<std::string> eval_dataset;       // file, folder or Hub name
+  std::optional<double> eval_split;  // held out of dataset: a fraction below 1, or a number of samples
   bool shuffle = true;
   std::optional<std::string> raw_text_file;
   std::int64_t chunk_size = 2048;
@@ -53,6 +55,7 @@ struct TrainOptions {
   // Training Options
   std::int64_t per_device_train_batch_size = 2;
   std::int64_t per_device_eval_batch_size = 4;
+  std::int64_t eval_steps = 0;  // 0: only at the end
   std::int64_t gradient_accumulation_steps = 4;
   std::int64_t warmup_steps = 5;       // 0 where warmup_ratio has a value
   std::optional<double> warmup_ratio;  // of all steps; decides where it has a value
@@ -99,6 +102,7 @@ struct TrainOptions {
   std::set<std::string> explicit_flags;
 
   bool is_explicit(const std::string& flag) const { return explicit_flags.contains(flag); }
+  bool evaluates() const { return eval_dataset || eval_split; }
 };
 
 struct ParseResult {

@@ -67,6 +67,8 @@ class TrainRun {
   void open_directory();
   void choose_device_and_communicator();
   void read_dataset();
+  data::TokenStore tokenise(data::Records& records, const std::string& phase, std::string& key);
+  void hold_out_samples();
   void show_banner();
   void load_model();
   void open_records();
@@ -96,6 +98,7 @@ class TrainRun {
   std::unique_ptr<cluster::Communicator> communicator_;
   std::string dataset_key_;
   data::TokenStore store_;
+  data::TokenStore evaluation_;  // no samples: there is no evaluation
   std::int64_t total_steps_ = 0;
   nlohmann::json recipe_;
   nlohmann::json bits_;
@@ -155,18 +158,17 @@ void TrainRun::choose_device_and_communicator() {
   });
 }
 
-void TrainRun::read_dataset() {
-  watchdog_.phase("tokenising", kLoadDeadline);
+data::TokenStore TrainRun::tokenise(data::Records& records, const std::string& phase, std::string& key) {
   data::TokenizeOptions how;
   how.prompt_template =
       options_.prompt_template == "alpaca" ? data::PromptTemplate::alpaca : data::PromptTemplate::unsloth;
   how.max_seq_length = options_.max_seq_length;
   how.threads = session_.allowed_cpus();
-  dataset_key_ = data::token_cache_key(inputs_.records, *inputs_.tokenizer, how);
-  const auto rows = static_cast<std::int64_t>(inputs_.records.rows.size());
-  display_.begin("tokenising", "rows");
+  key = data::token_cache_key(records, *inputs_.tokenizer, how);
+  const auto rows = static_cast<std::int64_t>(records.rows.size());
+  display_.begin(phase, "rows");
   auto result = train::tokenised_dataset(
-      session_, inputs_.records, *inputs_.tokenizer, how,
+      session_, records, *inputs_.tokenizer, how,
       cache_directory(std::filesystem::path(options_.output_dir) / ".cache"), [&](std::int64_t done) {
         watchdog_.progress();
         signals_.poll();
@@ -174,8 +176,28 @@ void TrainRun::read_dataset() {
       });
   display_.end(result.from_cache ? "from the cache" : "");
   if (!result.warning.empty()) display_.warning("the token cache was not written: " + result.warning);
-  store_ = std::move(result.store);
-  inputs_.records.rows = {};
+  records.rows = {};
+  return std::move(result.store);
+}
+
+void TrainRun::hold_out_samples() {
+  const std::int64_t samples = store_.samples();
+  const double asked = *options_.eval_split;
+  const auto count =
+      std::max<std::int64_t>(1, std::llround(asked < 1 ? asked * static_cast<double>(samples) : asked));
+  session_.together("holding samples out", [&] {
+    if (count >= samples) {
+      throw UserError(
+          fmt::format("--eval_split {} leaves nothing to train on: {} has {} samples; use a smaller one",
+                      asked, options_.dataset, samples));
+    }
+  });
+  evaluation_ = data::hold_out(store_, count, static_cast<std::uint64_t>(options_.seed));
+}
+
+void TrainRun::read_dataset() {
+  watchdog_.phase("tokenising", kLoadDeadline);
+  store_ = tokenise(inputs_.records, "tokenising", dataset_key_);
   session_.together("counting the samples", [&] {
     if (store_.samples() == 0) {
       throw UserError(
@@ -183,6 +205,19 @@ void TrainRun::read_dataset() {
                       options_.dataset, options_.max_seq_length));
     }
   });
+  if (options_.eval_dataset) {
+    std::string key;
+    evaluation_ = tokenise(inputs_.eval_records, "tokenising what is evaluated", key);
+    session_.together("counting the samples", [&] {
+      if (evaluation_.samples() == 0) {
+        throw UserError(
+            fmt::format("no row of {} has a token to evaluate within --max_seq_length {}; use a larger one",
+                        *options_.eval_dataset, options_.max_seq_length));
+      }
+    });
+  } else if (options_.eval_split) {
+    hold_out_samples();
+  }
   const std::int64_t per_epoch =
       data::SampleOrder(store_.samples(), global_batch(), 0, false).steps_per_epoch();
   total_steps_ = options_.max_steps;
@@ -205,6 +240,8 @@ train::TrainSettings TrainRun::settings() const {
   settings.shuffle = options_.shuffle;
   settings.save_steps = options_.save_steps;
   settings.save_total_limit = options_.save_total_limit.value_or(0);
+  settings.eval_steps = options_.eval_steps;
+  settings.eval_batch = options_.per_device_eval_batch_size;
   settings.output_dir = options_.output_dir;
   settings.tokenizer_folder = inputs_.model_folder;
   settings.adapter = inputs_.adapter;
@@ -234,6 +271,7 @@ void TrainRun::show_banner() {
   facts.inputs = &inputs_;
   facts.trainable = layout_parameters;
   facts.store = &store_;
+  if (options_.evaluates()) facts.evaluation = &evaluation_;
   facts.device = &device_;
   facts.threads = threads_;
   facts.dtype = dtype_;
@@ -328,7 +366,9 @@ void TrainRun::restore(std::int64_t step) {
   session_.broadcast(bits);
   nlohmann::json was = nlohmann::json::parse(bits);
   const nlohmann::json plan = was.value("plan", nlohmann::json());
+  trainer_->resume_evaluation(was.value("evaluated_step", std::int64_t{0}));
   was.erase("plan");
+  was.erase("evaluated_step");
   for (const std::string& difference : differences(was, bits_)) {
     const std::string note = "not bit-exact: " + difference;
     display_.warning(note);
@@ -342,7 +382,7 @@ void TrainRun::restore(std::int64_t step) {
   same.recomputed = plan.value("recomputed", std::int64_t{0});
   same.max_tokens_per_pass = plan.value("max_tokens_per_pass", std::int64_t{0});
   same.reason = "as in the checkpoint";
-  display_.plan(trainer_->adopt(same));
+  display_.plan(trainer_->adopt(same, memory_limit_of(options_)));
   start_.plan_adopted = true;
 }
 
@@ -403,6 +443,7 @@ int TrainRun::run() {
 
   train::TrainEnvironment environment{session_,  *communicator_, signals_,    watchdog_,
                                       io_.get(), metrics_.get(), lock_.get(), &display_};
+  if (options_.evaluates()) environment.evaluation = &evaluation_;
   trainer_ = std::make_unique<train::Trainer>(settings(), *decoder_, store_, environment);
   if (start_.resumes()) {
     restore(start_.step);
@@ -412,7 +453,7 @@ int TrainRun::run() {
   } else {
     trainer_->start_fresh(static_cast<std::uint64_t>(options_.random_state));
   }
-  if (!start_.plan_adopted && start_.step < total_steps_) {
+  if (!start_.plan_adopted && (start_.step < total_steps_ || options_.evaluates())) {
     session_.together("planning memory", [&] {
       display_.plan(trainer_->plan(recompute_of(options_), options_.max_tokens_per_pass.value_or(0),
                                    memory_limit_of(options_)));

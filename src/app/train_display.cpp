@@ -40,6 +40,15 @@ std::string dataset_line(const RunFacts& facts) {
   return line;
 }
 
+std::string evaluation_line(const RunFacts& facts) {
+  const TrainOptions& options = *facts.options;
+  const data::TokenStore& store = *facts.evaluation;
+  return fmt::format("{}: {} samples, {} tokens, {}at the end",
+                     options.eval_dataset ? *options.eval_dataset : "held out of the dataset",
+                     store.samples(), human_count(static_cast<double>(store.tokens())),
+                     options.eval_steps > 0 ? fmt::format("every {} steps and ", options.eval_steps) : "");
+}
+
 }  // namespace
 
 TrainDisplay::TrainDisplay(const cluster::Session& session)
@@ -86,6 +95,7 @@ void TrainDisplay::banner(const RunFacts& facts) {
                                   : fmt::format("{}, {} thread{} a rank", facts.device->name, facts.threads,
                                                 facts.threads == 1 ? "" : "s"));
   rows.emplace_back("dataset", dataset_line(facts));
+  if (facts.evaluation != nullptr) rows.emplace_back("evaluate", evaluation_line(facts));
   rows.emplace_back(
       "step", fmt::format("{} samples = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
                           "moments), {} schedule, peak {:g}",
@@ -146,6 +156,22 @@ void TrainDisplay::checkpoint(const std::filesystem::path& path, std::int64_t) {
   const std::lock_guard lock(mutex_);
   last_checkpoint_ = path.string();
   if (!console_.is_terminal()) console_.note("checkpoint " + last_checkpoint_);
+}
+
+void TrainDisplay::evaluating(std::int64_t done, std::int64_t batches) {
+  const std::lock_guard lock(mutex_);
+  // A log has the result alone.
+  if (console_.is_terminal())
+    console_.phase("evaluating", static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(batches),
+                   "batches");
+}
+
+void TrainDisplay::evaluation(const store::EvalRow& row) {
+  const std::lock_guard lock(mutex_);
+  if (console_.is_terminal()) console_.end_phase();
+  console_.note(
+      fmt::format("evaluation after step {}: loss {:.4f}  perplexity {:.4g}  {} target tokens in {}",
+                  row.step, row.loss, row.perplexity, row.target_tokens, human_duration(row.seconds)));
 }
 
 void TrainDisplay::summary(const TrainOptions& options, cluster::StopReason reason, std::int64_t steps_done,

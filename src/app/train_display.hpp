@@ -23,6 +23,7 @@ struct RunFacts {
   const TrainOptions* options = nullptr;
   const Inputs* inputs = nullptr;
   const data::TokenStore* store = nullptr;
+  const data::TokenStore* evaluation = nullptr;  // where there is one
   const cluster::DeviceChoice* device = nullptr;
   std::int64_t trainable = 0;  // parameters
   int threads = 1;
@@ -50,6 +51,8 @@ class TrainDisplay final : public train::TrainObserver {
 
   void step(const train::StepReport& report) override;
   void checkpoint(const std::filesystem::path& path, std::int64_t step) override;
+  void evaluating(std::int64_t done, std::int64_t batches) override;
+  void evaluation(const store::EvalRow& row) override;
 
  private:
   const cluster::Session& session_;

@@ -123,13 +123,21 @@ const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per
   const cluster::Session& session = environment_.session;
   request.free_bytes =
       -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
-  return adopt(plan_memory(decoder_, request));
+  return adopt(plan_memory(decoder_, request), memory_limit);
 }
 
-const MemoryPlan& Trainer::adopt(MemoryPlan plan) {
+const MemoryPlan& Trainer::adopt(MemoryPlan plan, std::int64_t memory_limit) {
   // The split is the plan's, since bits depend on it; how much it takes depends on the steps that are left.
   const MemoryRequest left = measure_windows();
   plan.reserved_tokens = largest_pass(left, plan.max_tokens_per_pass);
+  if (environment_.evaluation != nullptr) {
+    const cluster::Session& session = environment_.session;
+    const std::int64_t free_bytes =
+        -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
+    evaluation_plan_ = plan_evaluation(decoder_, *environment_.evaluation, settings_.eval_batch,
+                                       plan.reserved_tokens, plan.recomputed, free_bytes);
+    plan.reserved_tokens = evaluation_plan_.reserved_tokens;
+  }
   plan.activation_bytes = decoder_.activation_bytes(plan.reserved_tokens, plan.recomputed);
   plan_ = std::move(plan);
   engine_.reserve(plan_.reserved_tokens, plan_.recomputed);
@@ -148,6 +156,7 @@ std::vector<data::PassBatch> Trainer::passes_of(std::int64_t step) const {
 cluster::StopReason Trainer::run() {
   // On the GPU a step is read back while the next one runs, so that the host never waits.
   const std::size_t lag = decoder_.options().device.is_cuda() ? 1 : 0;
+  if (evaluation_is_due(steps_done_)) evaluate();  // the checkpoint was made by a stop that came before it
   last_finished_ = steady_seconds();
   environment_.watchdog.phase("first step", kFirstStepDeadline);
   std::int64_t launched = steps_done_;
@@ -159,6 +168,10 @@ cluster::StopReason Trainer::run() {
     ++launched;
     environment_.watchdog.progress(launched);
     drain(lag);
+    if (evaluation_is_due(launched)) {
+      drain(0);
+      if (stop_seen_ == 0) evaluate();
+    }
     if (settings_.save_steps > 0 && launched % settings_.save_steps == 0 && stop_seen_ == 0) {
       drain(0);
       save();
@@ -265,6 +278,33 @@ void Trainer::gather_rank_rows() {
   write_rank_rows(stats);
 }
 
+bool Trainer::evaluation_is_due(std::int64_t step) const {
+  if (environment_.evaluation == nullptr || evaluated_step_ == step) return false;
+  return step == settings_.total_steps || (settings_.eval_steps > 0 && step % settings_.eval_steps == 0);
+}
+
+void Trainer::evaluate() {
+  environment_.watchdog.phase("evaluation", kStepDeadline);
+  const bool root = environment_.session.is_root();
+  const auto outcome = train::evaluate(decoder_, *environment_.evaluation, evaluation_plan_,
+                                       environment_.session, environment_.signals, environment_.watchdog,
+                                       [&](std::int64_t done, std::int64_t batches) {
+                                         if (root) environment_.observer->evaluating(done, batches);
+                                       });
+  last_finished_ = steady_seconds();  // the time belongs to no step
+  environment_.watchdog.phase("training", kStepDeadline);
+  if (!outcome) {
+    stop_seen_ = 1;
+    return;
+  }
+  evaluated_step_ = steps_done_;
+  if (!root) return;
+  const store::EvalRow row{steps_done_, outcome->loss, outcome->perplexity, outcome->target_tokens,
+                           outcome->seconds};
+  environment_.io->submit([metrics = environment_.metrics, row] { metrics->write(row); });
+  environment_.observer->evaluation(row);
+}
+
 void Trainer::save() {
   environment_.watchdog.phase("checkpoint", kStepDeadline);
   saved_step_ = steps_done_;
@@ -275,6 +315,7 @@ void Trainer::save() {
     exporting::Adapter adapter;
   };
   environment_.io->drain();  // one checkpoint at a time is in memory
+  if (environment_.evaluation != nullptr) settings_.bits["evaluated_step"] = evaluated_step_;
   const model::FlatBuffers& buffers = engine_.buffers();
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->master = to_host(buffers.master);

@@ -1,0 +1,125 @@
+"""Evaluation: the same number on any number of ranks, where it must be, and resumed; packing: the same samples and sums."""
+
+import signal
+import unittest
+
+import numpy as np
+
+import harness
+
+
+def evaluations(output):
+    return harness.table(output, "/eval")
+
+
+class Evaluation(harness.RunTest):
+    rows = 30
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.adapter = harness.make_adapter(cls.folder / "start", cls.config)
+        cls.other = harness.write_json(cls.folder / "other.json", harness.make_rows(25, seed=3))
+
+    def evaluated(self, ranks, **flags):
+        output = self.new_output()
+        self.train(ranks, output, **{"init_adapter": self.adapter, "r": None, "lora_alpha": None, "learning_rate": 0,
+                                     "max_steps": 1, **flags})
+        return output, evaluations(output)
+
+    def test_same_bits_on_any_number_of_ranks(self):
+        _, one = self.evaluated(1, eval_dataset=self.other)
+        self.assertEqual((one["step"].tolist(), len(one)), ([1], 1))
+        self.assertEqual(one["perplexity"][0], np.exp(one["loss"][0]))
+        for ranks in [2, 3]:
+            _, other = self.evaluated(ranks, eval_dataset=self.other)
+            self.assertEqual(other["loss"].tolist(), one["loss"].tolist())
+            self.assertEqual(other["target_tokens"].tolist(), one["target_tokens"].tolist())
+        # A batch a rank does not have, other batches, passes split to fit training's: the same but for rounding.
+        for flags in [{"per_device_eval_batch_size": 25}, {"per_device_eval_batch_size": 1}]:
+            _, other = self.evaluated(2, eval_dataset=self.other, **flags)
+            np.testing.assert_allclose(other["loss"], one["loss"], rtol=1e-6)
+
+    def test_it_is_the_loss_of_the_samples(self):
+        """One step over all rows of the file has the loss of all rows of the file."""
+        output, rows = self.evaluated(1, dataset=self.other, eval_dataset=self.other, gradient_accumulation_steps=25)
+        step = harness.steps(output)[0]
+        self.assertEqual(rows["target_tokens"][0], step["target_tokens"])
+        np.testing.assert_allclose(rows["loss"][0], step["loss"], rtol=1e-6)
+
+    def test_dropout_is_off(self):
+        flags = dict(max_steps=2, learning_rate=0, eval_dataset=self.other, random_state=5)
+        losses = []
+        for dropout in [0, 0.4]:
+            output = self.new_output()
+            self.train(2, output, lora_dropout=dropout, **flags)
+            losses.append(evaluations(output)["loss"].tolist())
+        self.assertEqual(*losses)
+
+    def test_held_out_samples_are_not_trained_on(self):
+        def tokens(**flags):
+            output = self.new_output()
+            done = self.train(1, output, learning_rate=0, gradient_accumulation_steps=1, num_train_epochs=1, **flags)
+            return harness.steps(output), done, output
+        everything, _, _ = tokens()
+        rest, done, output = tokens(eval_split=0.2, eval_steps=10)
+        self.assertEqual((len(everything), len(rest)), (30, 24))
+        self.assertIn("held out of the dataset: 6 samples", done.output)
+        self.assertIn("evaluation after step 10: loss", done.output)
+        rows = evaluations(output)
+        self.assertEqual(rows["step"].tolist(), [10, 20, 24])
+        held = everything["target_tokens"].sum() - rest["target_tokens"].sum()
+        self.assertEqual(rows["target_tokens"].tolist(), [held] * 3)
+        counted, _, _ = tokens(eval_split=6)
+        self.assertEqual(counted["tokens"].tolist(), rest["tokens"].tolist())
+
+    def signal(self, job):
+        for pid in job.rank_pids():
+            try:
+                harness.os.kill(pid, signal.SIGUSR2)
+            except ProcessLookupError:
+                pass
+
+    def test_a_stop_within_an_evaluation(self):
+        """The last step is done, its evaluation is not: the run can be resumed for that alone."""
+        many = harness.write_json(self.folder / "many.json", harness.make_rows(6000, seed=4))
+        flags = dict(max_steps=1, eval_dataset=many, per_device_eval_batch_size=1)
+        output = self.new_output()
+        job = self.start(2, output, **flags)
+        self.assertTrue(job.wait_for_step(1))
+        self.signal(job)
+        self.assertEqual(job.finish().code, 85)
+        self.assertEqual((len(harness.steps(output)), len(evaluations(output))), (1, 0))
+        self.assertFalse((output / "adapter").exists())
+        self.train(2, output, resume="auto", **flags)
+        self.assertEqual(evaluations(output)["step"].tolist(), [1])
+        self.assertTrue((output / "adapter").exists())
+
+    def test_resumed_evaluations_are_those_of_one_run(self):
+        flags = dict(max_steps=9, eval_split=5, eval_steps=2, save_steps=3)
+        whole = self.new_output()
+        self.train(2, whole, **flags)
+        self.assertEqual(evaluations(whole)["step"].tolist(), [2, 4, 6, 8, 9])
+        stopped = self.new_output()
+        job = self.start(2, stopped, **flags)
+        self.assertTrue(job.wait_for_step(5))
+        self.signal(job)
+        done = job.finish()
+        self.assertIn(done.code, [0, 85], done)
+        self.train(2, stopped, resume="auto", **flags)
+        for name in ["step", "loss", "perplexity", "target_tokens"]:
+            self.assertEqual(evaluations(stopped)[name].tolist(), evaluations(whole)[name].tolist(), name)
+        self.assert_same_bits(harness.adapter(stopped / "adapter"), harness.adapter(whole / "adapter"))
+
+    def test_wrong_combinations(self):
+        for flags, part in [({"eval_split": 30}, "--eval_split 30 leaves nothing to train on"),
+                            ({"eval_split": 0.1, "eval_dataset": self.other}, "give one of them"),
+                            ({"eval_dataset": self.folder / "gone.json"}, "gone.json"),
+                            ({"eval_steps": 3}, "--eval_steps has nothing to evaluate")]:
+            done = self.train(2, self.new_output(), expect=2, max_steps=1, **flags)
+            self.assertEqual(len(done.sentences()), 1, done)
+            self.assertIn(part, done.sentences()[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
