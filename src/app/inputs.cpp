@@ -107,6 +107,7 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
     }
   }
   passes(problems, [&] {
+    if (options.dataset.empty()) return;
     inputs.records = data::read_alpaca(data::resolve_hub_name(options.dataset, data::HubKind::dataset));
   });
   if (options.eval_dataset) {

@@ -30,8 +30,8 @@ struct Inputs {
   exporting::AdapterConfig adapter;  // what adapter_config.json will say
 };
 
-// Finds and checks model, tokenizer, weights' headers, dataset and adapter. Every problem found is added to
-// `problems` as a sentence; the result is complete only where none was added.
+// Finds and checks model, tokenizer, weights' headers, datasets (those that have a name) and adapter. Every
+// problem found is added to `problems` as a sentence; the result is complete only where none was added.
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
 
 // What the memory plan is asked for: --use_gradient_checkpointing, and --memory_limit in bytes (0: none).

@@ -118,6 +118,11 @@ ParseResult parse_train_options(const std::vector<std::string>& arguments);
 // The text of `ranktune train --help`, wrapped to `width` columns (80 at least), without the last newline.
 std::string train_help(unsigned width = 100);
 
+// The same for `ranktune eval`, which takes some of the flags of `ranktune train`: those of model and data,
+// and what evaluation needs besides. A --dataset that is not read comes back empty.
+ParseResult parse_eval_options(const std::vector<std::string>& arguments);
+std::string eval_help(unsigned width = 100);
+
 // All options with their values, by flag name, for provenance. Never holds hub_token.
 nlohmann::json to_json(const TrainOptions& options);
 

@@ -1,6 +1,5 @@
 #include "app/train_command.hpp"
 
-#include <ATen/Parallel.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
@@ -14,24 +13,20 @@
 
 #include "app/inputs.hpp"
 #include "app/options.hpp"
+#include "app/phases.hpp"
 #include "app/run_directory.hpp"
 #include "app/run_record.hpp"
 #include "app/train_display.hpp"
 #include "base/error.hpp"
-#include "base/file.hpp"
 #include "cluster/devices.hpp"
 #include "cluster/signals.hpp"
 #include "cluster/watchdog.hpp"
 #include "store/atomic_directory.hpp"
-#include "train/dataset.hpp"
-#include "train/loading.hpp"
 #include "train/output.hpp"
 #include "train/trainer.hpp"
 
 namespace ranktune::app {
 namespace {
-
-constexpr double kLoadDeadline = 600;  // seconds without a sign of progress while reading and tokenising
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -39,13 +34,6 @@ double steady_seconds() {
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// Threads for CPU arithmetic: OMP_NUM_THREADS where the user set it, else this rank's share of the CPUs.
-int choose_threads(const cluster::Session& session) {
-  const char* asked = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): nobody writes it
-  if (asked == nullptr || *asked == '\0') at::set_num_threads(session.allowed_cpus());
-  return at::get_num_threads();
 }
 
 // One run of the command; members in the order in which they come to be, so that they go in the reverse one.
@@ -58,7 +46,8 @@ class TrainRun {
         started_(steady_seconds()),
         signals_(static_cast<double>(options_.max_time.value_or(0)), started_),
         watchdog_(session),
-        display_(session) {}
+        display_(session),
+        phases_{session_, options_, watchdog_, signals_, display_} {}
 
   int run();
 
@@ -67,16 +56,12 @@ class TrainRun {
   void open_directory();
   void choose_device_and_communicator();
   void read_dataset();
-  data::TokenStore tokenise(data::Records& records, const std::string& phase, std::string& key);
-  void hold_out_samples();
   void show_banner();
-  void load_model();
   void open_records();
   void prepare_start();
   void restore(std::int64_t step);
   void export_results();
   void finish(cluster::StopReason reason);
-  void stop_together(const char* phase);
   train::TrainSettings settings() const;
   std::int64_t global_batch() const {
     return options_.per_device_train_batch_size * options_.gradient_accumulation_steps *
@@ -90,6 +75,7 @@ class TrainRun {
   cluster::SignalWatcher signals_;
   cluster::Watchdog watchdog_;
   TrainDisplay display_;
+  Phases phases_;
   Inputs inputs_;
   std::unique_ptr<store::RunLock> lock_;  // rank 0
   cluster::DeviceChoice device_;
@@ -131,93 +117,18 @@ void TrainRun::open_directory() {
 }
 
 void TrainRun::choose_device_and_communicator() {
-  watchdog_.phase("starting the devices", kLoadDeadline);
-  threads_ = choose_threads(session_);
-  session_.together("choosing devices", [&] {
-    cluster::prepare_environment(session_, options_.allow_shared_gpu);
-    device_ = cluster::choose_device(session_, options_.device, options_.allow_shared_gpu);
-    if (!device_.cuda && options_.dtype == "bfloat16") {
-      throw UserError(
-          "--dtype bfloat16 needs a GPU, and this run is on the CPU; leave the flag out or use float32");
-    }
-    if (device_.cuda && options_.dtype != "float32" &&
-        (inputs_.model.head_dim % 8 != 0 || inputs_.model.head_dim > 256)) {
-      throw UserError(
-          fmt::format("head_dim = {} cannot be trained in bfloat16 (a multiple of 8 up to 256 can); use "
-                      "--dtype float32",
-                      inputs_.model.head_dim));
-    }
-    dtype_ = options_.dtype != "auto" ? options_.dtype : device_.cuda ? "bfloat16" : "float32";
-    if (device_.cuda) {
-      // CUDA graphs cannot be captured on the default stream.
-      at::cuda::setCurrentCUDAStream(
-          at::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device_.index)));
-    }
-    communicator_ =
-        device_.cuda ? cluster::make_nccl_communicator(session_) : cluster::make_mpi_communicator(session_);
-  });
-}
-
-data::TokenStore TrainRun::tokenise(data::Records& records, const std::string& phase, std::string& key) {
-  data::TokenizeOptions how;
-  how.prompt_template =
-      options_.prompt_template == "alpaca" ? data::PromptTemplate::alpaca : data::PromptTemplate::unsloth;
-  how.max_seq_length = options_.max_seq_length;
-  how.threads = session_.allowed_cpus();
-  key = data::token_cache_key(records, *inputs_.tokenizer, how);
-  const auto rows = static_cast<std::int64_t>(records.rows.size());
-  display_.begin(phase, "rows");
-  auto result = train::tokenised_dataset(
-      session_, records, *inputs_.tokenizer, how,
-      cache_directory(std::filesystem::path(options_.output_dir) / ".cache"), [&](std::int64_t done) {
-        watchdog_.progress();
-        signals_.poll();
-        display_.progress(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(rows));
-      });
-  display_.end(result.from_cache ? "from the cache" : "");
-  if (!result.warning.empty()) display_.warning("the token cache was not written: " + result.warning);
-  records.rows = {};
-  return std::move(result.store);
-}
-
-void TrainRun::hold_out_samples() {
-  const std::int64_t samples = store_.samples();
-  const double asked = *options_.eval_split;
-  const auto count =
-      std::max<std::int64_t>(1, std::llround(asked < 1 ? asked * static_cast<double>(samples) : asked));
-  session_.together("holding samples out", [&] {
-    if (count >= samples) {
-      throw UserError(
-          fmt::format("--eval_split {} leaves nothing to train on: {} has {} samples; use a smaller one",
-                      asked, options_.dataset, samples));
-    }
-  });
-  evaluation_ = data::hold_out(store_, count, static_cast<std::uint64_t>(options_.seed));
+  Devices devices = start_devices(phases_, inputs_.model);
+  device_ = std::move(devices.choice);
+  threads_ = devices.threads;
+  dtype_ = devices.dtype;
+  communicator_ = std::move(devices.communicator);
 }
 
 void TrainRun::read_dataset() {
-  watchdog_.phase("tokenising", kLoadDeadline);
-  store_ = tokenise(inputs_.records, "tokenising", dataset_key_);
-  session_.together("counting the samples", [&] {
-    if (store_.samples() == 0) {
-      throw UserError(
-          fmt::format("no row of {} has a token to train on within --max_seq_length {}; use a larger one",
-                      options_.dataset, options_.max_seq_length));
-    }
-  });
-  if (options_.eval_dataset) {
-    std::string key;
-    evaluation_ = tokenise(inputs_.eval_records, "tokenising what is evaluated", key);
-    session_.together("counting the samples", [&] {
-      if (evaluation_.samples() == 0) {
-        throw UserError(
-            fmt::format("no row of {} has a token to evaluate within --max_seq_length {}; use a larger one",
-                        *options_.eval_dataset, options_.max_seq_length));
-      }
-    });
-  } else if (options_.eval_split) {
-    hold_out_samples();
-  }
+  Samples samples = read_samples(phases_, inputs_);
+  store_ = std::move(samples.training);
+  evaluation_ = std::move(samples.evaluation);
+  dataset_key_ = samples.key;
   const std::int64_t per_epoch =
       data::SampleOrder(store_.samples(), global_batch(), 0, false).steps_per_epoch();
   total_steps_ = options_.max_steps;
@@ -280,48 +191,6 @@ void TrainRun::show_banner() {
   facts.global_batch = global_batch();
   facts.start_step = start_.step;
   display_.banner(facts);
-}
-
-// A stop asked for on any rank, while all of them are at the same place: all leave together.
-void TrainRun::stop_together(const char* phase) {
-  session_.together(phase, [&] { signals_.poll(); });
-}
-
-void TrainRun::load_model() {
-  watchdog_.phase("loading the model", kLoadDeadline);
-  session_.together("making room for the model", [&] {
-    model::DecoderOptions how;
-    how.device = device_.cuda ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_.index))
-                              : at::Device(at::kCPU);
-    how.dtype = dtype_ == "bfloat16" ? at::kBFloat16 : at::kFloat;
-    how.max_positions = options_.max_seq_length;
-    how.dropout_seed = static_cast<std::uint64_t>(options_.seed);
-    decoder_ = std::make_unique<model::Decoder>(inputs_.model, inputs_.lora, how);
-  });
-  if (options_.max_seq_length > inputs_.model.max_positions) {
-    display_.warning(fmt::format("--max_seq_length {} is beyond the {} positions that the model was made for",
-                                 options_.max_seq_length, inputs_.model.max_positions));
-  }
-  std::uint64_t all = 0;
-  if (inputs_.weights) {
-    all = inputs_.weights->total_bytes();
-  } else {
-    for (const model::WeightSlot& slot : decoder_->weight_slots()) all += slot.destination.nbytes();
-  }
-  display_.begin("loading", "bytes");
-  std::int64_t tensors = 0;
-  const auto progress = [&](std::uint64_t done) {
-    watchdog_.progress();
-    if (++tensors % 16 == 0) stop_together("loading the model");
-    display_.progress(done, std::max(all, done));
-  };
-  if (inputs_.weights) {
-    train::load_weights(*decoder_, *inputs_.weights, *communicator_, progress);
-  } else {
-    train::fill_dummy_weights(*decoder_, static_cast<std::uint64_t>(options_.random_state), progress);
-  }
-  display_.end("");
-  inputs_.weights.reset();
 }
 
 void TrainRun::open_records() {
@@ -438,7 +307,7 @@ int TrainRun::run() {
     return 0;
   }
   show_banner();
-  load_model();
+  decoder_ = load_model(phases_, inputs_, device_, dtype_, *communicator_);
   open_records();
 
   train::TrainEnvironment environment{session_,  *communicator_, signals_,    watchdog_,

@@ -122,6 +122,17 @@ void TrainDisplay::plan(const train::MemoryPlan& plan) {
                    human_bytes(static_cast<double>(plan.activation_bytes)), plan.reserved_tokens));
 }
 
+void TrainDisplay::evaluated(const train::EvaluationOutcome& outcome) {
+  const std::lock_guard lock(mutex_);
+  if (console_.is_terminal()) console_.end_phase();
+  console_.table({{"loss", fmt::format("{}", outcome.loss)},
+                  {"perplexity", fmt::format("{}", outcome.perplexity)},
+                  {"target tokens", fmt::format("{}", outcome.target_tokens)},
+                  {"tokens", fmt::format("{}", outcome.tokens)},
+                  {"samples", fmt::format("{}", outcome.samples)},
+                  {"time", human_duration(outcome.seconds)}});
+}
+
 void TrainDisplay::note(const std::string& text) {
   const std::lock_guard lock(mutex_);
   console_.note(text);

@@ -44,6 +44,7 @@ class TrainDisplay final : public train::TrainObserver {
   void end(const std::string& remark);
   void banner(const RunFacts& facts);
   void plan(const train::MemoryPlan& plan);
+  void evaluated(const train::EvaluationOutcome& outcome);  // of ranktune eval
   void note(const std::string& text);
   void warning(const std::string& text);
   void summary(const TrainOptions& options, cluster::StopReason reason, std::int64_t steps_done,

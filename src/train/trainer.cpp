@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "train/loading.hpp"
 #include "train/output.hpp"
 
 namespace ranktune::train {
@@ -57,26 +58,7 @@ void Trainer::start_fresh(std::uint64_t lora_seed) {
 }
 
 void Trainer::start_from(const exporting::Adapter& adapter) {
-  at::Tensor host = at::empty({decoder_.layout().elements}, at::kFloat).zero_();
-  std::size_t used = 0;
-  for (const model::FlatTensor& tensor : decoder_.layout().tensors) {
-    const auto found = std::find_if(adapter.tensors.begin(), adapter.tensors.end(),
-                                    [&](const exporting::AdapterTensor& t) { return t.name == tensor.name; });
-    if (found == adapter.tensors.end())
-      throw UserError("the adapter holds no tensor \"" + tensor.name + "\"");
-    if (found->shape != std::vector<std::int64_t>{tensor.rows, tensor.columns}) {
-      throw UserError(
-          fmt::format("the adapter's tensor \"{}\" does not have the shape [{}, {}] that the model needs",
-                      tensor.name, tensor.rows, tensor.columns));
-    }
-    std::copy(found->values.begin(), found->values.end(), host.data_ptr<float>() + tensor.offset);
-    ++used;
-  }
-  if (used != adapter.tensors.size()) {
-    throw UserError(fmt::format("the adapter holds {} tensors, but the model has a place for {} of them",
-                                adapter.tensors.size(), used));
-  }
-  engine_.buffers().master.copy_(host);
+  engine_.buffers().master.copy_(adapter_parameters(decoder_.layout(), adapter));
   engine_.publish_master();
 }
 

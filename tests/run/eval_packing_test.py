@@ -111,6 +111,64 @@ class Evaluation(harness.RunTest):
             self.assertEqual(evaluations(stopped)[name].tolist(), evaluations(whole)[name].tolist(), name)
         self.assert_same_bits(harness.adapter(stopped / "adapter"), harness.adapter(whole / "adapter"))
 
+    def eval_command(self, ranks, expect=0, **flags):
+        words = ["eval", *harness.flags_of({"model_name": self.model, "device": "cpu", "max_seq_length": 256, **flags})]
+        job = harness.Job(ranks, words, self.environment(), self.folder)
+        self.addCleanup(job.close)
+        done = job.finish()
+        self.assertEqual(done.code, expect, done)
+        return done
+
+    def figures(self, done):
+        found = {}
+        for line in done.output.splitlines():
+            for name in ["loss", "perplexity", "target tokens", "samples"]:
+                if line.strip().startswith(name + " "):
+                    found[name] = float(line.split()[-1])
+        return found
+
+    def test_the_command_gives_the_number_of_the_run(self):
+        output = self.new_output()
+        self.train(2, output, max_steps=6, eval_split=0.2, lora_dropout=0.2)
+        row = evaluations(output)[0]
+        for ranks in [1, 3]:
+            figures = self.figures(self.eval_command(ranks, init_adapter=output / "adapter", dataset=self.data, eval_split=0.2))
+            self.assertEqual(figures, {"loss": row["loss"], "perplexity": row["perplexity"],
+                                       "target tokens": row["target_tokens"], "samples": 6})
+        base = self.figures(self.eval_command(2, dataset=self.data, eval_split=0.2))
+        self.assertGreater(base["loss"], row["loss"] + 0.01)
+        self.assertEqual(base["target tokens"], row["target_tokens"])
+
+    def test_the_command_equals_transformers(self):
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(self.model), AutoTokenizer.from_pretrained(self.model)
+        figures = self.figures(self.eval_command(2, eval_dataset=self.other, prompt_template="alpaca"))
+        head = "Below is an instruction that describes a task"
+        with_input = head + (", paired with an input that provides further context. Write a response that appropriately "
+                             "completes the request.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n"
+                             "### Response:\n{output}<|end|>")
+        without = head + (". Write a response that appropriately completes the request.\n\n### Instruction:\n"
+                          "{instruction}\n\n### Response:\n{output}<|end|>")
+        nll, targets = 0.0, 0
+        with torch.no_grad():
+            for row in harness.make_rows(25, seed=3):
+                ids = torch.tensor([tokenizer((with_input if row["input"] else without).format(**row))["input_ids"]])
+                nll += float(model(ids, labels=ids).loss) * (ids.shape[1] - 1)
+                targets += ids.shape[1] - 1
+        self.assertEqual(figures["target tokens"], targets)
+        np.testing.assert_allclose(figures["loss"], nll / targets, rtol=1e-5)
+
+    def test_the_command_refuses_what_it_cannot_do(self):
+        for flags, part in [({}, "needs something to evaluate"),
+                            ({"eval_dataset": self.other, "learning_rate": 1}, "--learning_rate means nothing"),
+                            ({"eval_dataset": self.other, "dataset": self.data}, "--dataset is not read"),
+                            ({"eval_dataset": self.folder / "gone.json"}, "gone.json"),
+                            ({"eval_dataset": self.other, "init_adapter": self.folder / "gone"}, "gone")]:
+            done = self.eval_command(2, expect=2, **flags)
+            self.assertEqual(len(done.sentences()), 1, done)
+            self.assertIn(part, done.sentences()[0])
+
     def test_wrong_combinations(self):
         for flags, part in [({"eval_split": 30}, "--eval_split 30 leaves nothing to train on"),
                             ({"eval_split": 0.1, "eval_dataset": self.other}, "give one of them"),

@@ -402,6 +402,22 @@ TEST(Json, HoldsEveryOption) {
   EXPECT_EQ(json.size(), 62U) << "a new option? count it here";
 }
 
+TEST(EvalOptions, AreThoseOfModelAndData) {
+  const auto problems = [](const Arguments& arguments) { return parse_eval_options(arguments).problems; };
+  EXPECT_TRUE(
+      problems({"--eval_dataset", "a.json", "--prompt_template", "alpaca", "--device", "cpu"}).empty());
+  EXPECT_TRUE(problems({"--dataset", "a.json", "--eval_split", "0.1", "--seed", "3"}).empty());
+  EXPECT_EQ(parse_eval_options({"--eval_dataset", "a.json"}).options.dataset, "");
+  EXPECT_EQ(problems({}).size(), 1U);
+  for (const char* flag : {"--max_steps", "--output_dir", "--r"}) {
+    const auto found = problems({"--eval_dataset", "a.json", flag, "8"});
+    ASSERT_EQ(found.size(), 1U) << flag;
+    EXPECT_TRUE(has(found.front(), std::string(flag) + " means nothing to ranktune eval")) << found.front();
+  }
+  EXPECT_TRUE(has(eval_help(), "--eval_dataset"));
+  EXPECT_FALSE(has(eval_help(), "--learning_rate"));
+}
+
 TEST(Subcommands, AreFoundOrSuggested) {
   EXPECT_EQ(parse_command_line({}).subcommand, "help");
   EXPECT_EQ(parse_command_line({"--version"}).subcommand, "version");
