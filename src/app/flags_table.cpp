@@ -287,9 +287,9 @@ std::vector<Flag> training_flags() {
       {.name = "packing",
        .group = group,
        .member = &Options::packing,
-       .help = "Fill sequences with several samples (not in this version).",
-       .refusal =
-           "leave it out: ranktune pads nothing, and a larger --per_device_train_batch_size fills the GPU"},
+       .help =
+           "Fill sequences of max_seq_length tokens with several whole samples, none of which sees another; "
+           "batch sizes then count sequences."},
       {.name = "max_tokens_per_pass",
        .group = group,
        .member = &Options::max_tokens_per_pass,

@@ -129,6 +129,10 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
   return inputs;
 }
 
+std::int64_t pack_length_of(const TrainOptions& options) {
+  return options.packing ? options.max_seq_length : 0;
+}
+
 train::Recompute recompute_of(const TrainOptions& options) {
   const std::string& mode = options.use_gradient_checkpointing;
   if (mode == "true") return train::Recompute::always;

@@ -34,6 +34,9 @@ struct Inputs {
 // problem found is added to `problems` as a sentence; the result is complete only where none was added.
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
 
+// Tokens of a pack with --packing, else 0.
+std::int64_t pack_length_of(const TrainOptions& options);
+
 // What the memory plan is asked for: --use_gradient_checkpointing, and --memory_limit in bytes (0: none).
 train::Recompute recompute_of(const TrainOptions& options);
 std::int64_t memory_limit_of(const TrainOptions& options);

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -86,6 +85,8 @@ class TrainRun {
   data::TokenStore store_;
   data::TokenStore evaluation_;  // no samples: there is no evaluation
   std::int64_t total_steps_ = 0;
+  double epochs_ = 0;       // in all of them
+  std::int64_t packs_ = 0;  // of the first epoch
   nlohmann::json recipe_;
   nlohmann::json bits_;
   StartPoint start_;
@@ -129,13 +130,12 @@ void TrainRun::read_dataset() {
   store_ = std::move(samples.training);
   evaluation_ = std::move(samples.evaluation);
   dataset_key_ = samples.key;
-  const std::int64_t per_epoch =
-      data::SampleOrder(store_.samples(), global_batch(), 0, false).steps_per_epoch();
-  total_steps_ = options_.max_steps;
-  if (options_.max_steps <= 0) {
-    total_steps_ =
-        static_cast<std::int64_t>(std::ceil(*options_.num_train_epochs * static_cast<double>(per_epoch)));
-  }
+  const data::SampleOrder order(store_, global_batch(), static_cast<std::uint64_t>(options_.seed),
+                                options_.shuffle, pack_length_of(options_));
+  total_steps_ =
+      options_.max_steps > 0 ? options_.max_steps : order.steps_of_epochs(*options_.num_train_epochs);
+  epochs_ = static_cast<double>(order.samples_before(total_steps_)) / static_cast<double>(store_.samples());
+  packs_ = order.packs(0).slots();
 }
 
 train::TrainSettings TrainRun::settings() const {
@@ -149,6 +149,7 @@ train::TrainSettings TrainRun::settings() const {
   settings.optimizer.max_grad_norm = options_.max_grad_norm;
   settings.seed = static_cast<std::uint64_t>(options_.seed);
   settings.shuffle = options_.shuffle;
+  settings.pack_length = pack_length_of(options_);
   settings.save_steps = options_.save_steps;
   settings.save_total_limit = options_.save_total_limit.value_or(0);
   settings.eval_steps = options_.eval_steps;
@@ -188,6 +189,8 @@ void TrainRun::show_banner() {
   facts.dtype = dtype_;
   facts.communicator = communicator_->name();
   facts.total_steps = total_steps_;
+  facts.epochs = epochs_;
+  facts.packs = packs_;
   facts.global_batch = global_batch();
   facts.start_step = start_.step;
   display_.banner(facts);

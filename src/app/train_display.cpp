@@ -49,6 +49,15 @@ std::string evaluation_line(const RunFacts& facts) {
                      options.eval_steps > 0 ? fmt::format("every {} steps and ", options.eval_steps) : "");
 }
 
+std::string packing_line(const RunFacts& facts) {
+  const auto packs = static_cast<double>(facts.packs);
+  const std::int64_t length = facts.options->max_seq_length;
+  return fmt::format(
+      "{} packs of at most {} tokens in the first epoch, {:.1f} samples each, {:.1f} % full", facts.packs,
+      length, static_cast<double>(facts.store->samples()) / packs,
+      100 * static_cast<double>(facts.store->tokens()) / (packs * static_cast<double>(length)));
+}
+
 }  // namespace
 
 TrainDisplay::TrainDisplay(const cluster::Session& session)
@@ -96,15 +105,15 @@ void TrainDisplay::banner(const RunFacts& facts) {
                                                 facts.threads == 1 ? "" : "s"));
   rows.emplace_back("dataset", dataset_line(facts));
   if (facts.evaluation != nullptr) rows.emplace_back("evaluate", evaluation_line(facts));
+  if (options.packing) rows.emplace_back("packing", packing_line(facts));
   rows.emplace_back(
-      "step", fmt::format("{} samples = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
-                          "moments), {} schedule, peak {:g}",
-                          facts.global_batch, session_.world_size(), session_.world_size() == 1 ? "" : "s",
-                          options.per_device_train_batch_size, options.gradient_accumulation_steps,
-                          options.lr_scheduler_type, options.learning_rate));
-  const auto epochs = static_cast<double>(facts.total_steps) * static_cast<double>(facts.global_batch) /
-                      static_cast<double>(facts.store->samples());
-  std::string steps = fmt::format("{} (about {:.2f} epochs)", facts.total_steps, epochs);
+      "step",
+      fmt::format("{} {} = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
+                  "moments), {} schedule, peak {:g}",
+                  facts.global_batch, options.packing ? "packs" : "samples", session_.world_size(),
+                  session_.world_size() == 1 ? "" : "s", options.per_device_train_batch_size,
+                  options.gradient_accumulation_steps, options.lr_scheduler_type, options.learning_rate));
+  std::string steps = fmt::format("{} (about {:.2f} epochs)", facts.total_steps, facts.epochs);
   if (facts.start_step > 0) steps += fmt::format(", resumed after step {}", facts.start_step);
   rows.emplace_back("steps", steps);
   rows.emplace_back("output", options.output_dir);

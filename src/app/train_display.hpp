@@ -30,6 +30,8 @@ struct RunFacts {
   std::string dtype;
   std::string communicator;
   std::int64_t total_steps = 0;
+  double epochs = 0;       // in these steps
+  std::int64_t packs = 0;  // of the first epoch, with --packing
   std::int64_t global_batch = 0;
   std::int64_t start_step = 0;
 };

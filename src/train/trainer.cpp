@@ -46,7 +46,7 @@ Trainer::Trainer(const TrainSettings& settings, model::Decoder& decoder, const d
       store_(store),
       environment_(environment),
       global_batch_(settings.micro_batch * settings.accumulation * environment.session.world_size()),
-      order_(store.samples(), global_batch_, settings.seed, settings.shuffle),
+      order_(store, global_batch_, settings.seed, settings.shuffle, settings.pack_length),
       engine_(decoder, settings.optimizer, environment.communicator, &environment.watchdog) {}
 
 void Trainer::start_fresh(std::uint64_t lora_seed) {
@@ -82,10 +82,8 @@ MemoryRequest Trainer::measure_windows() const {
   const cluster::Session& session = environment_.session;
   MemoryRequest request;
   for (std::int64_t step = steps_done_; step < settings_.total_steps; ++step) {
-    const auto slots = order_.slots(step);
     std::int64_t window = 0;
-    for (const std::int64_t sample : data::share_of_rank(slots, session.rank(), session.world_size())) {
-      if (sample < 0) continue;
+    for (const std::int64_t sample : order_.samples(step, session.rank(), session.world_size())) {
       const auto length = static_cast<std::int64_t>(store_.sample(sample).size());
       window += length;
       request.longest_sample = std::max(request.longest_sample, length);
@@ -129,9 +127,7 @@ const MemoryPlan& Trainer::adopt(MemoryPlan plan, std::int64_t memory_limit) {
 }
 
 std::vector<data::PassBatch> Trainer::passes_of(std::int64_t step) const {
-  const auto slots = order_.slots(step);
-  const auto share =
-      data::share_of_rank(slots, environment_.session.rank(), environment_.session.world_size());
+  const auto share = order_.samples(step, environment_.session.rank(), environment_.session.world_size());
   return data::make_passes(store_, share, plan_.max_tokens_per_pass);
 }
 
@@ -190,18 +186,17 @@ void Trainer::finish_step(const StepOutcome& outcome, double learning_rate) {
 }
 
 void Trainer::stop_on_bad_step(const StepOutcome& outcome) const {
-  const auto slots = order_.slots(outcome.step);
   const std::int64_t world = environment_.session.world_size();
   std::string who = "the sum over the ranks";
-  std::span<const std::int64_t> suspects(slots);
+  auto suspects = order_.samples(outcome.step, 0, 1);
   if (outcome.bad_rank >= 0) {
     who = fmt::format("rank {} on {}", outcome.bad_rank,
                       environment_.session.hosts()[static_cast<std::size_t>(outcome.bad_rank)]);
-    suspects = data::share_of_rank(slots, outcome.bad_rank, world);
+    suspects = order_.samples(outcome.step, outcome.bad_rank, world);
   }
   std::string samples;
   for (const std::int64_t sample : suspects) {
-    if (sample >= 0) samples += (samples.empty() ? "" : ", ") + std::to_string(sample);
+    samples += (samples.empty() ? "" : ", ") + std::to_string(sample);
   }
   // The flag came with the all-reduce: every rank is here, at the same step.
   throw cluster::AgreedError(

@@ -36,6 +36,7 @@ struct TrainSettings {
   OptimizerSettings optimizer;
   std::uint64_t seed = 3407;
   bool shuffle = true;
+  std::int64_t pack_length = 0;       // tokens; > 0: micro-batches are of packs, not of samples
   std::int64_t save_steps = 0;        // 0: only at the end
   std::int64_t save_total_limit = 0;  // 0: all are kept
   std::int64_t eval_steps = 0;        // evaluate every so many steps, and at the end; 0: at the end only

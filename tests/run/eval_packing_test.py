@@ -35,10 +35,9 @@ class Evaluation(harness.RunTest):
             _, other = self.evaluated(ranks, eval_dataset=self.other)
             self.assertEqual(other["loss"].tolist(), one["loss"].tolist())
             self.assertEqual(other["target_tokens"].tolist(), one["target_tokens"].tolist())
-        # A batch a rank does not have, other batches, passes split to fit training's: the same but for rounding.
-        for flags in [{"per_device_eval_batch_size": 25}, {"per_device_eval_batch_size": 1}]:
-            _, other = self.evaluated(2, eval_dataset=self.other, **flags)
-            np.testing.assert_allclose(other["loss"], one["loss"], rtol=1e-6)
+        # One batch, which rank 1 has none of: the same but for rounding.
+        _, other = self.evaluated(2, eval_dataset=self.other, per_device_eval_batch_size=25)
+        np.testing.assert_allclose(other["loss"], one["loss"], rtol=1e-6)
 
     def test_it_is_the_loss_of_the_samples(self):
         """One step over all rows of the file has the loss of all rows of the file."""
@@ -70,8 +69,6 @@ class Evaluation(harness.RunTest):
         self.assertEqual(rows["step"].tolist(), [10, 20, 24])
         held = everything["target_tokens"].sum() - rest["target_tokens"].sum()
         self.assertEqual(rows["target_tokens"].tolist(), [held] * 3)
-        counted, _, _ = tokens(eval_split=6)
-        self.assertEqual(counted["tokens"].tolist(), rest["tokens"].tolist())
 
     def signal(self, job):
         for pid in job.rank_pids():
@@ -161,22 +158,70 @@ class Evaluation(harness.RunTest):
 
     def test_the_command_refuses_what_it_cannot_do(self):
         for flags, part in [({}, "needs something to evaluate"),
-                            ({"eval_dataset": self.other, "learning_rate": 1}, "--learning_rate means nothing"),
-                            ({"eval_dataset": self.other, "dataset": self.data}, "--dataset is not read"),
-                            ({"eval_dataset": self.folder / "gone.json"}, "gone.json"),
-                            ({"eval_dataset": self.other, "init_adapter": self.folder / "gone"}, "gone")]:
+                            ({"eval_dataset": self.folder / "gone.json"}, "gone.json")]:
             done = self.eval_command(2, expect=2, **flags)
             self.assertEqual(len(done.sentences()), 1, done)
             self.assertIn(part, done.sentences()[0])
 
     def test_wrong_combinations(self):
         for flags, part in [({"eval_split": 30}, "--eval_split 30 leaves nothing to train on"),
-                            ({"eval_split": 0.1, "eval_dataset": self.other}, "give one of them"),
-                            ({"eval_dataset": self.folder / "gone.json"}, "gone.json"),
                             ({"eval_steps": 3}, "--eval_steps has nothing to evaluate")]:
             done = self.train(2, self.new_output(), expect=2, max_steps=1, **flags)
             self.assertEqual(len(done.sentences()), 1, done)
             self.assertIn(part, done.sentences()[0])
+
+
+class Packing(harness.RunTest):
+    rows = 43
+
+    def packed(self, ranks, accumulation, **flags):
+        output = self.new_output()
+        done = self.train(ranks, output, gradient_accumulation_steps=accumulation, packing=True,
+                          **{"max_steps": 8, "max_seq_length": 1000, **flags})
+        return output, harness.steps(output), done
+
+    def test_packed_samples_have_the_loss_of_separate_ones(self):
+        """One step over all samples: whatever pack a sample lies in, it has the same loss and gradient."""
+        _, packed, _ = self.packed(2, 20, max_steps=1)
+        output = self.new_output()
+        self.train(1, output, gradient_accumulation_steps=43, max_steps=1, max_tokens_per_pass=1)  # a sample a pass
+        alone = harness.steps(output)
+        for name in ["samples", "tokens", "target_tokens", "epoch"]:
+            self.assertEqual(packed[name].tolist(), alone[name].tolist(), name)
+        np.testing.assert_allclose(packed["loss"], alone["loss"], rtol=1e-6)
+        np.testing.assert_allclose(packed["grad_norm"], alone["grad_norm"], rtol=1e-5)
+
+    def test_packs_do_not_depend_on_the_ranks(self):
+        _, one, done = self.packed(1, 6)
+        self.assertRegex(done.output, r"packing +\d+ packs of at most 1000 tokens in the first epoch, "
+                                      r"[3-6]\.\d samples each, [89]\d\.\d % full")
+        self.assertIn("6 packs = 1 rank x", done.output)
+        for ranks, accumulation in [(2, 3), (3, 2)]:
+            _, other, _ = self.packed(ranks, accumulation)
+            for name in ["samples", "tokens", "target_tokens", "epoch"]:
+                self.assertEqual(other[name].tolist(), one[name].tolist(), name)
+            np.testing.assert_allclose(other["loss"], one["loss"], rtol=0, atol=2e-5)
+
+    def test_an_epoch_has_every_sample_once_in_full_packs(self):
+        _, rows, _ = self.packed(2, 1, max_steps=None, num_train_epochs=2)
+        self.assertEqual(rows["samples"].sum(), 2 * self.rows)
+        self.assertEqual(rows["epoch"][-1], 2.0)
+        self.assertIn(1.0, rows["epoch"])
+        self.assertLessEqual(rows["tokens"].max(), 2 * 1000)
+        self.assertGreater(rows["samples"].max(), 8)
+
+    def test_a_resumed_run_has_the_same_bits(self):
+        flags = dict(num_train_epochs=2, max_steps=None, save_steps=2, max_seq_length=1000)
+        whole, rows, _ = self.packed(2, 1, **flags)
+        killed = self.new_output()
+        job = self.start(2, killed, gradient_accumulation_steps=1, packing=True, **flags)
+        self.assertTrue(job.wait_for(lambda: harness.checkpoints(killed)))
+        job.kill()
+        self.train(2, killed, gradient_accumulation_steps=1, packing=True, resume="auto", **flags)
+        self.assert_same_rows(rows, harness.steps(killed))
+        self.assert_same_bits(harness.adapter(killed / "adapter"), harness.adapter(whole / "adapter"))
+        refused = self.train(2, killed, expect=2, gradient_accumulation_steps=1, resume="auto", **flags)
+        self.assertIn("packing was 1000, is null", refused.errors)
 
 
 if __name__ == "__main__":

@@ -178,7 +178,6 @@ TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
                                           {"--full_finetuning", "True"},
                                           {"--use_dora"},
                                           {"--loftq_config", "{}"},
-                                          {"--packing"},
                                           {"--save_gguf"},
                                           {"--quantization", "q8_0"},
                                           {"--quantization", "q8_0", "f16"},
