@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "app/console_color.hpp"
+#include "base/clock.hpp"
 #include "base/version.hpp"
 
 namespace ranktune::app {
@@ -87,9 +88,7 @@ ConsoleSettings ConsoleSettings::of_process() {
   settings.error_color = color && isatty(STDERR_FILENO) == 1;
   settings.stream_gap = settings.terminal && isatty(STDERR_FILENO) != 1 ? 0.03 : 0;
   settings.width = [] { return terminal_columns(); };
-  settings.now = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
+  settings.now = steady_seconds;
   return settings;
 }
 

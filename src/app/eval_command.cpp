@@ -4,11 +4,11 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <optional>
 
 #include "app/inputs.hpp"
 #include "app/phases.hpp"
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "train/evaluation.hpp"
 #include "train/loading.hpp"
@@ -18,10 +18,6 @@ namespace ranktune::app {
 namespace {
 
 constexpr double kBatchDeadline = 600;  // seconds without a batch that is done
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void read_adapter(const Phases& run, const Inputs& inputs, const model::Decoder& decoder) {
   run.session.together("reading the adapter", [&] {
@@ -34,8 +30,8 @@ void read_adapter(const Phases& run, const Inputs& inputs, const model::Decoder&
 std::optional<train::EvaluationOutcome> measure(const Phases& run, const Inputs& inputs,
                                                 model::Decoder& decoder, const data::TokenStore& store) {
   const cluster::Session& session = run.session;
-  const std::int64_t free_bytes = -session.max(-train::free_device_bytes(
-      decoder.options().device, session.local_size(), memory_limit_of(run.options)));
+  const std::int64_t free_bytes =
+      train::least_free_bytes(session, decoder.options().device, memory_limit_of(run.options));
   const std::int64_t layers = inputs.model.layers;  // all share one block's activations
   train::EvaluationPlan plan;
   session.together("planning memory", [&] {
@@ -82,9 +78,7 @@ int run_eval(const cluster::Session& session, const ParseResult& parsed) {
   if (outcome) {
     display.evaluated(*outcome);
   } else {
-    for (const std::string& other : session.gather_all(std::to_string(static_cast<int>(signals.reason())))) {
-      reason = cluster::stronger(reason, static_cast<cluster::StopReason>(std::stoi(other)));
-    }
+    reason = cluster::agreed_stop(session, signals.reason());
     display.note(fmt::format("stopped by {} before the evaluation was done", cluster::describe(reason)));
   }
   signals.ignore_from_now_on();

@@ -91,8 +91,7 @@ std::vector<Flag> data_flags() {
        .member = &Options::eval_split,
        .value_name = "F|N",
        .help = "Hold samples out of --dataset and measure their loss: a fraction below 1, or a number of "
-               "samples. "
-               "Which ones depends on --seed alone.",
+               "samples. Which ones depends on --seed alone.",
        .limits = {0, 1e12, true, false}},
       {.name = "shuffle",
        .group = group,

@@ -68,8 +68,7 @@ void settle_evaluation(const TrainOptions& options, std::vector<std::string>& pr
   if (options.eval_dataset && options.eval_split) {
     problems.push_back(
         "--eval_dataset and --eval_split each say what to evaluate: give one of them, a dataset of its own "
-        "or a "
-        "part of --dataset");
+        "or a part of --dataset");
   }
   if (options.eval_split && *options.eval_split >= 1 &&
       *options.eval_split != std::floor(*options.eval_split)) {
@@ -191,11 +190,9 @@ ParseResult parse_eval_options(const std::vector<std::string>& arguments) {
     result.problems.emplace_back(
         "ranktune eval needs something to evaluate: give --eval_dataset, or --dataset with --eval_split");
   }
-  if (options.eval_dataset) {
-    if (options.is_explicit("dataset")) {
-      result.problems.emplace_back(
-          "--dataset is not read where --eval_dataset says what to evaluate: leave one of them out");
-    }
+  if (options.eval_dataset && options.is_explicit("dataset")) {
+    result.problems.emplace_back(
+        "--dataset is not read where --eval_dataset says what to evaluate: leave one of them out");
   }
   if (options.eval_dataset || !options.eval_split) options.dataset.clear();
   return result;

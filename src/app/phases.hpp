@@ -17,8 +17,8 @@
 
 namespace ranktune::app {
 
-inline constexpr double kLoadDeadline =
-    600;  // seconds without a sign of progress while reading and tokenising
+// Seconds without a sign of progress while reading and tokenising.
+inline constexpr double kLoadDeadline = 600;
 
 // What every phase works with.
 struct Phases {

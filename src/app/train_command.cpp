@@ -16,6 +16,7 @@
 #include "app/run_directory.hpp"
 #include "app/run_record.hpp"
 #include "app/train_display.hpp"
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "cluster/devices.hpp"
 #include "cluster/signals.hpp"
@@ -26,10 +27,6 @@
 
 namespace ranktune::app {
 namespace {
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

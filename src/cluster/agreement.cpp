@@ -1,9 +1,10 @@
-// Session::together: what one rank throws, all ranks throw.
+// What one rank throws, all ranks throw; why one stops, all stop.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "base/error.hpp"
 #include "cluster/session.hpp"
@@ -101,6 +102,14 @@ void throw_verdict(const std::vector<Outcome>& outcomes, const std::vector<std::
 }
 
 }  // namespace
+
+StopReason agreed_stop(const Session& session, StopReason own) {
+  StopReason reason = own;
+  for (const std::string& other : session.gather_all(std::to_string(static_cast<int>(own)))) {
+    reason = stronger(reason, static_cast<StopReason>(std::stoi(other)));
+  }
+  return reason;
+}
 
 void Session::together(std::string_view phase, const std::function<void()>& work) const {
   const auto& host = hosts_[static_cast<std::size_t>(rank_)];

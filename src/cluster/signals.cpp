@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "cluster/session.hpp"
 
@@ -44,10 +44,6 @@ StopReason reason_of(int number) {
     default:
       return StopReason::usr;
   }
-}
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 bool cancels(StopReason reason) {

@@ -6,6 +6,8 @@
 
 namespace ranktune::cluster {
 
+class Session;
+
 enum class StopReason : int { none = 0, usr = 1, term = 2, interrupt = 3, max_time = 4 };
 
 // Exit code of a run that stopped for this reason: 85 (usr, max_time), 143 (term), 130 (interrupt), 0 (none).
@@ -15,6 +17,8 @@ const char* describe(StopReason reason);  // "SIGUSR2", "SIGTERM", "SIGINT", "--
 // The reason that decides the exit code when ranks have different ones: interrupt over term over usr over
 // max_time.
 StopReason stronger(StopReason a, StopReason b);
+// Collective: the ranks may have seen different signals, and the strongest holds for all.
+StopReason agreed_stop(const Session& session, StopReason own);
 
 // Thrown by poll() in a loading phase; carries the reason to the agreed end.
 struct StopRequested {

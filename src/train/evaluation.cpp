@@ -3,23 +3,19 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "data/batch.hpp"
 #include "train/memory_plan.hpp"
 
 namespace ranktune::train {
 namespace {
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // What one batch came to. Sent between ranks as it lies in memory; a rank that was asked to stop sends fewer.
 struct BatchSum {

@@ -101,7 +101,9 @@ MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& reque
   MemoryPlan best;
   double least_cost = std::numeric_limits<double>::infinity();
   // A window that fits as a whole is never split, also where the run is made longer and meets a larger one.
-  for (std::int64_t parts = 1, tokens = asked; tokens > 0; ++parts) {
+  // Smaller passes cost more: none that follow can win once they would not with everything kept.
+  std::int64_t tokens = asked;
+  for (std::int64_t parts = 1; relative_cost(tokens, 0, layers) < least_cost; ++parts) {
     const std::int64_t recomputed = least_recomputed(decoder, request, tokens);
     const double cost = recomputed < 0 ? least_cost : relative_cost(tokens, recomputed, layers);
     if (cost < least_cost) {
@@ -110,7 +112,7 @@ MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& reque
       best.max_tokens_per_pass = parts > 1 ? tokens : request.max_tokens_per_pass;
       best.reserved_tokens = tokens;
     }
-    if (tokens == longest || request.max_tokens_per_pass > 0 || (parts == 1 && recomputed == 0)) break;
+    if (tokens == longest || request.max_tokens_per_pass > 0) break;
     tokens = std::max(longest, (whole + parts) / (parts + 1));
   }
   if (best.reserved_tokens > 0) {
@@ -119,15 +121,14 @@ MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& reque
     return best;
   }
   const bool keep = request.recompute == Recompute::never;
-  const std::int64_t smallest = request.max_tokens_per_pass > 0 ? asked : longest;
-  throw UserError((request.max_tokens_per_pass > 0 ? "a pass of " : "the longest sample (") +
-                  std::to_string(smallest) + (request.max_tokens_per_pass > 0 ? " tokens" : " tokens)") +
-                  " needs " +
-                  gibibytes(decoder.activation_bytes(smallest, keep ? 0 : layers) +
-                            attention_bytes(decoder, smallest, longest)) +
+  // `tokens` is the smallest pass that may be.
+  const bool one_sample = tokens == longest;
+  throw UserError((one_sample ? "the longest sample, " : "a pass of ") + std::to_string(tokens) +
+                  " tokens, needs " +
+                  gibibytes(decoder.activation_bytes(tokens, keep ? 0 : layers) +
+                            attention_bytes(decoder, tokens, longest)) +
                   " of activations, but only " + gibibytes(budget_of(decoder, request.free_bytes)) +
-                  " are free; use a smaller " +
-                  (request.max_tokens_per_pass > 0 ? "--max_tokens_per_pass" : "--max_seq_length") +
+                  " are free; use a smaller " + (one_sample ? "--max_seq_length" : "--max_tokens_per_pass") +
                   (keep ? " or --use_gradient_checkpointing=true" : ""));
 }
 
@@ -145,6 +146,10 @@ std::int64_t free_device_bytes(at::Device device, int ranks_on_node, std::int64_
   const std::int64_t held = stats.allocated_bytes[0].current;
   const std::int64_t unused = static_cast<std::int64_t>(free) + stats.reserved_bytes[0].current - held;
   return limit > 0 ? std::min(unused, limit - held) : unused;
+}
+
+std::int64_t least_free_bytes(const cluster::Session& session, at::Device device, std::int64_t limit) {
+  return -session.max(-free_device_bytes(device, session.local_size(), limit));
 }
 
 std::int64_t peak_device_bytes(at::Device device) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cluster/session.hpp"
 #include "model/decoder.hpp"
 
 namespace ranktune::train {
@@ -49,6 +50,9 @@ double relative_cost(std::int64_t tokens, std::int64_t recomputed, std::int64_t 
 // holds unused, on the CPU the available memory divided among the node's ranks. With a limit (bytes that this
 // program may hold on its device, 0: none) no more than what is left of it.
 std::int64_t free_device_bytes(at::Device device, int ranks_on_node, std::int64_t limit = 0);
+
+// Collective: the least that is free on any rank.
+std::int64_t least_free_bytes(const cluster::Session& session, at::Device device, std::int64_t limit);
 
 // Peak bytes that this program has held on its device so far (CPU: resident memory).
 std::int64_t peak_device_bytes(at::Device device);

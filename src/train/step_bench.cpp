@@ -4,19 +4,15 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
+#include "base/clock.hpp"
 #include "base/philox.hpp"
 #include "data/batch.hpp"
 #include "train/step_engine.hpp"
 
 namespace ranktune::train {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void wait_for(at::Device device) {
   if (device.is_cuda()) c10::cuda::device_synchronize();
@@ -48,17 +44,17 @@ Run run_once(StepEngine& engine, const std::vector<std::vector<data::PassBatch>>
              at::Device device) {
   Run run;
   wait_for(device);
-  const double begin = now_seconds();
+  const double begin = steady_seconds();
   for (const auto& passes : steps) {
-    const double launching = now_seconds();
+    const double launching = steady_seconds();
     engine.launch(step++, 1e-6, passes, 0);
-    run.host_seconds += now_seconds() - launching;
+    run.host_seconds += steady_seconds() - launching;
     engine.collect(1);
   }
   while (engine.collect(0)) {
   }
   wait_for(device);
-  run.seconds = now_seconds() - begin;
+  run.seconds = steady_seconds() - begin;
   return run;
 }
 

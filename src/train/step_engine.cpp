@@ -6,10 +6,10 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "train/memory_plan.hpp"
 
@@ -17,10 +17,6 @@ namespace ranktune::train {
 namespace {
 
 constexpr std::int64_t kMebibyte = 1 << 20;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void* current_stream(bool cuda) {
   return cuda ? at::cuda::getCurrentCUDAStream().stream() : nullptr;
@@ -47,7 +43,7 @@ void StepClock::mark(std::size_t which) {
   if (impl_->cuda) {
     impl_->events[which].record();
   } else {
-    impl_->times[which] = now_seconds();
+    impl_->times[which] = steady_seconds();
   }
 }
 
@@ -115,7 +111,7 @@ std::vector<RankStats> StepEngine::take_unsent_stats() {
 
 void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const data::PassBatch> passes,
                         double stop) {
-  const double begin = now_seconds();
+  const double begin = steady_seconds();
   const std::int64_t readback_length = 8 + buffers_.rank_stats.numel();
   Pending pending{{},
                   at::empty({readback_length}, at::TensorOptions().dtype(at::kFloat).pinned_memory(cuda_)),
@@ -132,7 +128,7 @@ void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const
                                        static_cast<float>(1.0 - std::pow(settings_.adamw.beta2, t))});
   hyper_.copy_(cuda_ ? hyper.pin_memory() : hyper, /*non_blocking=*/true);
   step_.fill_(step);
-  pending.outcome.data_seconds = now_seconds() - begin;
+  pending.outcome.data_seconds = steady_seconds() - begin;
 
   pending.clock.mark(0);
   buffers_.gradient.zero_();
@@ -171,7 +167,7 @@ std::optional<StepOutcome> StepEngine::collect(std::size_t lag) {
   outcome.bad_rank = static_cast<std::int64_t>(values[kernels::outcome_bad_rank]);
   outcome.compute_seconds = pending.clock.seconds(0, 1) + pending.clock.seconds(2, 3);
   outcome.communication_seconds = pending.clock.seconds(1, 2);
-  outcome.finished_at = now_seconds();
+  outcome.finished_at = steady_seconds();
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
     const float* row = values + 8 + rank * model::kRankStats;
     if (row[0] <= 0) continue;

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "train/loading.hpp"
 #include "train/output.hpp"
@@ -21,10 +22,6 @@ namespace {
 // Deadlines of the watchdog, from the last sign of progress.
 constexpr double kFirstStepDeadline = 1800;
 constexpr double kStepDeadline = 600;
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -101,8 +98,7 @@ const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per
   request.recompute = recompute;
   request.max_tokens_per_pass = max_tokens_per_pass;
   const cluster::Session& session = environment_.session;
-  request.free_bytes =
-      -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
+  request.free_bytes = least_free_bytes(session, decoder_.options().device, memory_limit);
   return adopt(plan_memory(decoder_, request), memory_limit);
 }
 
@@ -111,9 +107,8 @@ const MemoryPlan& Trainer::adopt(MemoryPlan plan, std::int64_t memory_limit) {
   const MemoryRequest left = measure_windows();
   plan.reserved_tokens = largest_pass(left, plan.max_tokens_per_pass);
   if (environment_.evaluation != nullptr) {
-    const cluster::Session& session = environment_.session;
     const std::int64_t free_bytes =
-        -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
+        least_free_bytes(environment_.session, decoder_.options().device, memory_limit);
     evaluation_plan_ = plan_evaluation(decoder_, *environment_.evaluation, settings_.eval_batch,
                                        plan.reserved_tokens, plan.recomputed, free_bytes);
     plan.reserved_tokens = evaluation_plan_.reserved_tokens;
@@ -159,12 +154,7 @@ cluster::StopReason Trainer::run() {
   if (saved_step_ != steps_done_) save();
   if (environment_.io != nullptr) environment_.io->drain();
   if (stop_seen_ == 0) return cluster::StopReason::none;
-  // The ranks may have seen different signals: the strongest holds for all.
-  auto reason = environment_.signals.reason();
-  for (const std::string& other : environment_.session.gather_all(std::to_string(static_cast<int>(reason)))) {
-    reason = cluster::stronger(reason, static_cast<cluster::StopReason>(std::stoi(other)));
-  }
-  return reason;
+  return cluster::agreed_stop(environment_.session, environment_.signals.reason());
 }
 
 void Trainer::drain(std::size_t lag) {
