@@ -53,14 +53,15 @@ bool cancels(StopReason reason) {
 }  // namespace
 
 void block_signals() {
-  const auto set = handled_signals();
-  RT_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0, "signals can be blocked");
+  // The handlers first: threads that libraries started before main() block nothing.
   struct sigaction action {};
   action.sa_handler = catch_signal;
   action.sa_flags = SA_RESTART;
   for (const int number : kSignals) {
     RT_CHECK(sigaction(number, &action, nullptr) == 0, "signals can be handled");
   }
+  const auto set = handled_signals();
+  RT_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0, "signals can be blocked");
 }
 
 int exit_code(StopReason reason) {
