@@ -84,7 +84,60 @@ void check_vocabulary(const data::Tokenizer& tokenizer, const model::ModelConfig
   }
 }
 
+// One source, or several with commas between; a name with a comma that exists is one.
+std::vector<std::filesystem::path> dataset_sources(const std::string& dataset) {
+  std::vector<std::filesystem::path> sources;
+  std::vector<std::string> problems;
+  std::error_code ignored;
+  std::string rest = dataset;
+  while (true) {
+    const auto comma = std::filesystem::exists(rest, ignored) ? std::string::npos : rest.find(',');
+    passes(problems,
+           [&] { sources.push_back(data::resolve_hub_name(rest.substr(0, comma), data::HubKind::dataset)); });
+    if (comma == std::string::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+  if (!problems.empty()) throw UserError(problems);
+  return sources;
+}
+
+// The rows that --dataset or another option names.
+data::Records read_dataset(const TrainOptions& options, const std::string& dataset) {
+  data::ReadOptions how;
+  how.format = data::parse_format(options.dataset_format);
+  how.limit = options.dataset_limit.value_or(0);
+  return data::read_records(dataset_sources(dataset), how);
+}
+
 }  // namespace
+
+data::PromptTemplate prompt_template_of(const TrainOptions& options, data::RowFormat format) {
+  using data::PromptTemplate;
+  const bool is_alpaca = format == data::RowFormat::alpaca;
+  if (format == data::RowFormat::messages || format == data::RowFormat::conversations) {
+    throw UserError(
+        fmt::format("the rows of {} are conversations (format {}), which need a chat template, "
+                    "and this version renders none; write them as prompt and completion",
+                    options.dataset, data::format_name(format)));
+  }
+  if (options.prompt_template == "auto") return is_alpaca ? PromptTemplate::unsloth : PromptTemplate::plain;
+  if (!is_alpaca) {
+    throw UserError(
+        fmt::format("--prompt_template {} is for rows with instruction and output, but those of {} have the "
+                    "format {}; leave it out",
+                    options.prompt_template, options.dataset, data::format_name(format)));
+  }
+  return options.prompt_template == "alpaca" ? PromptTemplate::alpaca : PromptTemplate::unsloth;
+}
+
+data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
+                                       int threads) {
+  data::TokenizeOptions how;
+  how.prompt_template = prompt_template_of(options, records.format);
+  how.max_seq_length = options.max_seq_length;
+  how.threads = threads;
+  return how;
+}
 
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems) {
   Inputs inputs;
@@ -107,7 +160,8 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
     }
   }
   passes(problems, [&] {
-    inputs.records = data::read_alpaca(data::resolve_hub_name(options.dataset, data::HubKind::dataset));
+    inputs.records = read_dataset(options, options.dataset);
+    prompt_template_of(options, inputs.records.format);
   });
   inputs.adapter = adapter_of_options(options);
   if (options.init_adapter) {

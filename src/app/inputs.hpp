@@ -9,6 +9,7 @@
 
 #include "app/options.hpp"
 #include "data/records.hpp"
+#include "data/token_store.hpp"
 #include "data/tokenizer.hpp"
 #include "export/adapter.hpp"
 #include "model/config.hpp"
@@ -32,6 +33,13 @@ struct Inputs {
 // Finds and checks model, tokenizer, weights' headers, dataset and adapter. Every problem found is added to
 // `problems` as a sentence; the result is complete only where none was added.
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
+
+// The prompt of the dataset's rows. Throws UserError where --prompt_template is not for their format.
+data::PromptTemplate prompt_template_of(const TrainOptions& options, data::RowFormat format);
+
+// How rows become tokens. Throws UserError as prompt_template_of does.
+data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
+                                       int threads);
 
 // What the memory plan is asked for: --use_gradient_checkpointing, and --memory_limit in bytes (0: none).
 train::Recompute recompute_of(const TrainOptions& options);

@@ -157,11 +157,7 @@ void TrainRun::choose_device_and_communicator() {
 
 void TrainRun::read_dataset() {
   watchdog_.phase("tokenising", kLoadDeadline);
-  data::TokenizeOptions how;
-  how.prompt_template =
-      options_.prompt_template == "alpaca" ? data::PromptTemplate::alpaca : data::PromptTemplate::unsloth;
-  how.max_seq_length = options_.max_seq_length;
-  how.threads = session_.allowed_cpus();
+  const data::TokenizeOptions how = tokenize_options(options_, inputs_.records, session_.allowed_cpus());
   dataset_key_ = data::token_cache_key(inputs_.records, *inputs_.tokenizer, how);
   const auto rows = static_cast<std::int64_t>(inputs_.records.rows.size());
   display_.begin("tokenising", "rows");

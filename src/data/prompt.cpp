@@ -25,8 +25,7 @@ void append_block(std::string& text, std::string_view indent, std::string_view h
   text.append(indent).append(content);
 }
 
-std::string render(std::string_view first_line, std::string_view indent, bool has_input,
-                   const AlpacaRow& row) {
+std::string render(std::string_view first_line, std::string_view indent, bool has_input, const Row& row) {
   std::string text;
   text.reserve(first_line.size() + row.instruction.size() + row.input.size() + row.output.size() + 128);
   text.append(first_line);
@@ -38,7 +37,7 @@ std::string render(std::string_view first_line, std::string_view indent, bool ha
 
 }  // namespace
 
-std::string render_prompt(PromptTemplate form, const AlpacaRow& row) {
+std::string render_prompt(PromptTemplate form, const Row& row) {
   switch (form) {
     case PromptTemplate::unsloth:
       return render(kWithInput, kIndent, true, row);
@@ -46,11 +45,13 @@ std::string render_prompt(PromptTemplate form, const AlpacaRow& row) {
       const bool has_input = !row.input.empty();
       return render(has_input ? kWithInput : kWithoutInput, "", has_input, row);
     }
+    case PromptTemplate::plain:
+      return row.instruction;
   }
   throw Failure("unknown prompt template " + std::to_string(static_cast<int>(form)));
 }
 
-std::string render_text(PromptTemplate form, const AlpacaRow& row, std::string_view eos_token) {
+std::string render_text(PromptTemplate form, const Row& row, std::string_view eos_token) {
   return render_prompt(form, row).append(row.output).append(eos_token);
 }
 

@@ -8,12 +8,15 @@
 
 namespace ranktune::data {
 
-// unsloth: the text of Unsloth's CLI, indentation included; alpaca: Stanford's original.
-enum class PromptTemplate { unsloth, alpaca };
+enum class PromptTemplate {
+  unsloth,  // alpaca rows: the text of Unsloth's CLI, indentation included
+  alpaca,   // alpaca rows: Stanford's original
+  plain     // prompt and completion, or a text: nothing around them
+};
 
 // The prompt up to where the answer starts, without the answer and EOS.
-std::string render_prompt(PromptTemplate form, const AlpacaRow& row);
+std::string render_prompt(PromptTemplate form, const Row& row);
 // Prompt, output, EOS.
-std::string render_text(PromptTemplate form, const AlpacaRow& row, std::string_view eos_token);
+std::string render_text(PromptTemplate form, const Row& row, std::string_view eos_token);
 
 }  // namespace ranktune::data

@@ -45,8 +45,7 @@ struct TokenizeOptions {
 
 // Rows [begin, end): rendered, encoded with the post-processor's special tokens, EOS text at the end,
 // truncated at max_seq_length. The result does not depend on `threads`. Throws UserError.
-TokenStore tokenize(std::span<const AlpacaRow> rows, const Tokenizer& tokenizer,
-                    const TokenizeOptions& options);
+TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options);
 
 // Key of the token cache: everything the ids depend on.
 std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,

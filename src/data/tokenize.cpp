@@ -24,8 +24,8 @@ const std::string& required_eos(const Tokenizer& tokenizer) {
   return *eos;
 }
 
-void append_row(TokenStore& store, const AlpacaRow& row, const Tokenizer& tokenizer,
-                const TokenizeOptions& options, std::string_view eos) {
+void append_row(TokenStore& store, const Row& row, const Tokenizer& tokenizer, const TokenizeOptions& options,
+                std::string_view eos) {
   auto ids = tokenizer.encode(render_text(options.prompt_template, row, eos));
   if (std::cmp_greater(ids.size(), options.max_seq_length)) {
     ids.resize(static_cast<std::size_t>(options.max_seq_length));
@@ -51,8 +51,7 @@ TokenStore joined(const std::vector<TokenStore>& parts) {
 
 }  // namespace
 
-TokenStore tokenize(std::span<const AlpacaRow> rows, const Tokenizer& tokenizer,
-                    const TokenizeOptions& options) {
+TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options) {
   if (options.max_seq_length < 2) {
     throw UserError(fmt::format("max_seq_length {} leaves no token to predict; it must be at least 2",
                                 options.max_seq_length));
@@ -85,7 +84,8 @@ std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,
   const std::string_view eos = required_eos(tokenizer);
   const std::string prompts = render_text(options.prompt_template, {"instruction", "input", "output"}, eos) +
                               render_text(options.prompt_template, {"instruction", "", "output"}, eos);
-  return content_hash(fmt::format("{}\n{}\n{}\n{}\n{}", kRecipe, records.digest, tokenizer.digest(),
+  return content_hash(fmt::format("{}\n{}\n{} {}\n{}\n{}\n{}", kRecipe, records.digest,
+                                  format_name(records.format), records.rows.size(), tokenizer.digest(),
                                   options.max_seq_length, prompts));
 }
 

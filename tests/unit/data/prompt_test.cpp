@@ -12,8 +12,8 @@
 namespace ranktune::data {
 namespace {
 
-const AlpacaRow kRow{"Add them.\nShow each step.", "1 and {2}", "3"};
-const AlpacaRow kBareRow{"Say hello.", "", "Hello!"};
+const Row kRow{"Add them.\nShow each step.", "1 and {2}", "3"};
+const Row kBareRow{"Say hello.", "", "Hello!"};
 
 TEST(Prompt, UnslothIsIndentedAsInItsScript) {
   EXPECT_EQ(

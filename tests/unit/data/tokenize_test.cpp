@@ -87,7 +87,7 @@ class Tokenize : public testing::Test {
   }
 
   // What must come out of a row, from the text alone.
-  static Ints expected_ids(const AlpacaRow& row, PromptTemplate form) {
+  static Ints expected_ids(const Row& row, PromptTemplate form) {
     Ints ids{kBos};
     for (const char c : render_text(form, row, "")) ids.push_back(static_cast<unsigned char>(c));
     ids.push_back(kEos);
@@ -97,8 +97,8 @@ class Tokenize : public testing::Test {
     const auto ids = store.sample(index);
     return {ids.begin(), ids.end()};
   }
-  static std::vector<AlpacaRow> many_rows(int count) {
-    std::vector<AlpacaRow> rows;
+  static std::vector<Row> many_rows(int count) {
+    std::vector<Row> rows;
     for (int i = 0; i < count; ++i) {
       rows.push_back({"Count to " + std::to_string(i), i % 3 == 0 ? "" : "ünd", std::string(i % 50, 'x')});
     }
@@ -110,7 +110,7 @@ class Tokenize : public testing::Test {
 };
 
 TEST_F(Tokenize, BosOncePromptOutputEos) {
-  const std::vector<AlpacaRow> rows = {{"Add.", "1 2", "3"}, {"Say ü.", "", "Hi"}};
+  const std::vector<Row> rows = {{"Add.", "1 2", "3"}, {"Say ü.", "", "Hi"}};
   for (const auto form : {PromptTemplate::unsloth, PromptTemplate::alpaca}) {
     TokenizeOptions options;
     options.prompt_template = form;
@@ -124,7 +124,7 @@ TEST_F(Tokenize, BosOncePromptOutputEos) {
 }
 
 TEST_F(Tokenize, CutsAtMaxSeqLengthFromTheEnd) {
-  const std::vector<AlpacaRow> rows = {{"a", "", "b"}, {"a", "", std::string(100, 'b')}};
+  const std::vector<Row> rows = {{"a", "", "b"}, {"a", "", std::string(100, 'b')}};
   const auto full = expected_ids(rows[0], PromptTemplate::unsloth);
   TokenizeOptions options;
   options.max_seq_length = static_cast<std::int64_t>(full.size());
