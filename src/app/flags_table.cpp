@@ -90,10 +90,15 @@ std::vector<Flag> data_flags() {
       {.name = "prompt_template",
        .group = group,
        .member = &Options::prompt_template,
-       .value_name = "FORM",
-       .help = "Text made of an alpaca row: unsloth (as its command line writes it) or alpaca (Stanford's "
-               "original). auto is unsloth, and for other formats the text as it is.",
-       .choices = {"auto", "unsloth", "alpaca"}},
+       .value_name = "FORM|FILE",
+       .help =
+           "Text made of an alpaca row: unsloth (as its command line writes it), alpaca (Stanford's "
+           "original), or a file with {instruction}, {input} and {output}. auto is unsloth, and for other "
+           "formats the text as it is."},
+      {.name = "train_on_responses_only",
+       .group = group,
+       .member = &Options::train_on_responses_only,
+       .help = "Only the answers and their end of text are targets; by default every token is."},
       {.name = "shuffle",
        .group = group,
        .member = &Options::shuffle,

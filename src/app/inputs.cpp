@@ -111,8 +111,9 @@ data::Records read_dataset(const TrainOptions& options, const std::string& datas
 
 }  // namespace
 
-data::PromptTemplate prompt_template_of(const TrainOptions& options, data::RowFormat format) {
+data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format) {
   using data::PromptTemplate;
+  const std::string& asked = options.prompt_template;
   const bool is_alpaca = format == data::RowFormat::alpaca;
   if (format == data::RowFormat::messages || format == data::RowFormat::conversations) {
     throw UserError(
@@ -120,20 +121,34 @@ data::PromptTemplate prompt_template_of(const TrainOptions& options, data::RowFo
                     "and this version renders none; write them as prompt and completion",
                     options.dataset, data::format_name(format)));
   }
-  if (options.prompt_template == "auto") return is_alpaca ? PromptTemplate::unsloth : PromptTemplate::plain;
+  if (options.train_on_responses_only && format == data::RowFormat::text) {
+    throw UserError(
+        fmt::format("--train_on_responses_only needs rows that have responses, but those of {} "
+                    "have the format text; leave it out",
+                    options.dataset));
+  }
+  if (asked == "auto") return is_alpaca ? PromptTemplate::unsloth : PromptTemplate::plain;
   if (!is_alpaca) {
     throw UserError(
         fmt::format("--prompt_template {} is for rows with instruction and output, but those of {} have the "
                     "format {}; leave it out",
-                    options.prompt_template, options.dataset, data::format_name(format)));
+                    asked, options.dataset, data::format_name(format)));
   }
-  return options.prompt_template == "alpaca" ? PromptTemplate::alpaca : PromptTemplate::unsloth;
+  if (asked == "unsloth") return PromptTemplate::unsloth;
+  if (asked == "alpaca") return PromptTemplate::alpaca;
+  std::error_code ignored;
+  if (!std::filesystem::exists(asked, ignored)) {
+    throw UserError(fmt::format(
+        "--prompt_template must be auto, unsloth, alpaca or a file, and there is no file '{}'", asked));
+  }
+  return data::read_prompt_file(asked);
 }
 
 data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
                                        int threads) {
   data::TokenizeOptions how;
-  how.prompt_template = prompt_template_of(options, records.format);
+  how.prompt_template = prompt_form_of(options, records.format);
+  how.responses_only = options.train_on_responses_only;
   how.max_seq_length = options.max_seq_length;
   how.threads = threads;
   return how;
@@ -161,7 +176,7 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
   }
   passes(problems, [&] {
     inputs.records = read_dataset(options, options.dataset);
-    prompt_template_of(options, inputs.records.format);
+    prompt_form_of(options, inputs.records.format);
   });
   inputs.adapter = adapter_of_options(options);
   if (options.init_adapter) {

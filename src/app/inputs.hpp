@@ -35,9 +35,9 @@ struct Inputs {
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
 
 // The prompt of the dataset's rows. Throws UserError where --prompt_template is not for their format.
-data::PromptTemplate prompt_template_of(const TrainOptions& options, data::RowFormat format);
+data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format);
 
-// How rows become tokens. Throws UserError as prompt_template_of does.
+// How rows become tokens. Throws UserError as prompt_form_of does.
 data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
                                        int threads);
 

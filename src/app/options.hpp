@@ -31,7 +31,8 @@ struct TrainOptions {
   std::string dataset = "yahma/alpaca-cleaned";  // files, folders, Hub names, commas between
   std::string dataset_format = "auto";           // auto, or a data::RowFormat by its name
   std::optional<std::int64_t> dataset_limit;     // rows; none: all
-  std::string prompt_template = "auto";          // auto, unsloth, alpaca
+  std::string prompt_template = "auto";          // auto, unsloth, alpaca, or a file
+  bool train_on_responses_only = false;
   bool shuffle = true;
   std::optional<std::string> raw_text_file;
   std::int64_t chunk_size = 2048;

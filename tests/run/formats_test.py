@@ -49,6 +49,18 @@ class Formats(harness.RunTest):
         again = self.loss(texts, dataset_format="text")
         self.assertEqual(again[:2], (loss, targets))
 
+    def test_responses_only(self):
+        """Fewer targets over the same tokens, the same for every template that ends in the output."""
+        everything = self.loss(self.data, prompt_template="alpaca")
+        loss, targets, _ = self.loss(self.data, prompt_template="alpaca", train_on_responses_only=True)
+        self.assertLess(targets, everything[1] / 2)
+        self.assertNotEqual(loss, everything[0])
+        pairs = self.file("pairs.jsonl", [{"prompt": alpaca_text(row), "completion": row["output"]} for row in self.alpaca])
+        self.assertEqual(self.loss(pairs, train_on_responses_only=True)[:2], (loss, targets))
+        form = self.folder / "form.txt"
+        form.write_text(alpaca_text({"instruction": "{instruction}", "input": "{input}"}) + "{output}\n")
+        self.assertEqual(self.loss(self.data, prompt_template=form, train_on_responses_only=True)[:2], (loss, targets))
+
     def test_a_template_for_other_rows_is_refused(self):
         texts = self.file("only.json", [{"text": "a"}])
         done = self.start(2, self.new_output(), dataset=texts, prompt_template="alpaca").finish()

@@ -353,6 +353,7 @@ TEST(Help, NamesEveryFlag) {
                            "prompt_template",
                            "dataset_format",
                            "dataset_limit",
+                           "train_on_responses_only",
                            "allow_shared_gpu",
                            "max_time",
                            "config",
@@ -384,7 +385,7 @@ TEST(Json, HoldsEveryOption) {
   EXPECT_EQ(json.at("shuffle"), true);
   EXPECT_EQ(json.at("target_modules"), nlohmann::json::array({"q_proj"}));
   EXPECT_TRUE(json.at("warmup_ratio").is_null());
-  EXPECT_EQ(json.size(), 61U) << "a new option? count it here";
+  EXPECT_EQ(json.size(), 62U) << "a new option? count it here";
 }
 
 TEST(Subcommands, AreFoundOrSuggested) {
