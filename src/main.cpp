@@ -12,6 +12,7 @@
 
 #include "app/bench_command.hpp"
 #include "app/console.hpp"
+#include "app/eval_command.hpp"
 #include "app/options.hpp"
 #include "app/train_command.hpp"
 #include "base/error.hpp"
@@ -82,6 +83,15 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
     return run_under_mpi([&](const cluster::Session& session) { return app::run_bench(session, bench); });
   }
   // Help needs no MPI, and works where MPI cannot start.
+  if (command.subcommand == "eval") {
+    const app::ParseResult parsed = app::parse_eval_options(command.arguments);
+    if (parsed.help || parsed.version) {
+      std::puts(parsed.help ? app::eval_help().c_str() : app::version_text().c_str());
+      return 0;
+    }
+    cluster::refuse_launch_without_mpi();
+    return run_under_mpi([&](const cluster::Session& session) { return app::run_eval(session, parsed); });
+  }
   const app::ParseResult parsed = app::parse_train_options(command.arguments);
   if (parsed.help || parsed.version) {
     std::puts(parsed.help ? app::train_help().c_str() : app::version_text().c_str());

@@ -149,12 +149,11 @@ train::BenchWork BenchRun::work_of(const std::string& workload) {
                                [](std::int64_t) {})
           .store;
   const std::int64_t batch = options_.per_device_train_batch_size * options_.gradient_accumulation_steps;
-  const data::SampleOrder order(work.store.samples(), batch * session_.world_size(),
-                                static_cast<std::uint64_t>(options_.seed), options_.shuffle);
+  const data::SampleOrder order(work.store, batch * session_.world_size(),
+                                static_cast<std::uint64_t>(options_.seed), options_.shuffle,
+                                pack_length_of(options_));
   for (std::int64_t step = 0; step < bench_.steps; ++step) {
-    const auto slots = order.slots(step);
-    const auto share = data::share_of_rank(slots, session_.rank(), session_.world_size());
-    work.steps.emplace_back(share.begin(), share.end());
+    work.steps.push_back(order.samples(step, session_.rank(), session_.world_size()));
   }
   return work;
 }

@@ -218,7 +218,7 @@ Occurrences read_command_line(const std::vector<std::string>& arguments) {
   return result;
 }
 
-std::string flags_help(unsigned width) {
+std::string flags_help(unsigned width, const std::function<bool(const Flag&)>& wanted) {
   constexpr unsigned kNameColumn = 36;
   // Groups inside one description share the column where the texts start.
   po::options_description all("", width, width - kNameColumn);
@@ -226,14 +226,14 @@ std::string flags_help(unsigned width) {
                                 FlagGroup::report, FlagGroup::save, FlagGroup::push, FlagGroup::run}) {
     po::options_description options(std::string(caption(group)), width, width - kNameColumn);
     for (const Flag& flag : train_flags()) {
-      if (flag.group == group)
+      if (flag.group == group && wanted(flag))
         add_option(options, flag.name, flag.value_name, most_tokens(flag), help_text(flag));
     }
     if (group == FlagGroup::run) {
       add_option(options, kHelp, "", 0, "Print this text.");
       add_option(options, kVersion, "", 0, "Print the version.");
     }
-    all.add(options);
+    if (!options.options().empty()) all.add(options);
   }
   std::ostringstream text;
   text << all;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -74,7 +75,7 @@ Occurrences parse_config_text(std::string_view text, const std::string& path);
 // Sets the flag's member. Returns the problem, if there is one; the member then keeps its value.
 std::optional<std::string> apply(const Flag& flag, const Occurrence& occurrence, TrainOptions& options);
 
-// The groups and flags of --help, without the text around them.
-std::string flags_help(unsigned width);
+// The groups and flags of --help for which `wanted` holds, without the text around them.
+std::string flags_help(unsigned width, const std::function<bool(const Flag&)>& wanted);
 
 }  // namespace ranktune::app

@@ -102,10 +102,10 @@ std::vector<std::filesystem::path> dataset_sources(const std::string& dataset) {
 }
 
 // The rows that --dataset or another option names.
-data::Records read_dataset(const TrainOptions& options, const std::string& dataset) {
+data::Records read_dataset(const TrainOptions& options, const std::string& dataset, std::int64_t limit) {
   data::ReadOptions how;
   how.format = data::parse_format(options.dataset_format);
-  how.limit = options.dataset_limit.value_or(0);
+  how.limit = limit;
   return data::read_records(dataset_sources(dataset), how);
 }
 
@@ -115,24 +115,24 @@ data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat for
   using data::PromptTemplate;
   const std::string& asked = options.prompt_template;
   const bool is_alpaca = format == data::RowFormat::alpaca;
+  const std::string_view name = data::format_name(format);
   if (format == data::RowFormat::messages || format == data::RowFormat::conversations) {
     throw UserError(
-        fmt::format("the rows of {} are conversations (format {}), which need a chat template, "
-                    "and this version renders none; write them as prompt and completion",
-                    options.dataset, data::format_name(format)));
+        fmt::format("rows of the format {} need a chat template, and this version renders none; "
+                    "write them as prompt and completion",
+                    name));
   }
   if (options.train_on_responses_only && format == data::RowFormat::text) {
     throw UserError(
-        fmt::format("--train_on_responses_only needs rows that have responses, but those of {} "
-                    "have the format text; leave it out",
-                    options.dataset));
+        "--train_on_responses_only needs rows with responses, and rows of the format text have none; leave "
+        "it out");
   }
   if (asked == "auto") return is_alpaca ? PromptTemplate::unsloth : PromptTemplate::plain;
   if (!is_alpaca) {
     throw UserError(
-        fmt::format("--prompt_template {} is for rows with instruction and output, but those of {} have the "
-                    "format {}; leave it out",
-                    asked, options.dataset, data::format_name(format)));
+        fmt::format("--prompt_template {} is for rows with instruction and output, not for the format {}; "
+                    "leave it out",
+                    asked, name));
   }
   if (asked == "unsloth") return PromptTemplate::unsloth;
   if (asked == "alpaca") return PromptTemplate::alpaca;
@@ -175,9 +175,16 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
     }
   }
   passes(problems, [&] {
-    inputs.records = read_dataset(options, options.dataset);
+    if (options.dataset.empty()) return;
+    inputs.records = read_dataset(options, options.dataset, options.dataset_limit.value_or(0));
     prompt_form_of(options, inputs.records.format);
   });
+  if (options.eval_dataset) {
+    passes(problems, [&] {
+      inputs.eval_records = read_dataset(options, *options.eval_dataset, 0);
+      prompt_form_of(options, inputs.eval_records.format);
+    });
+  }
   inputs.adapter = adapter_of_options(options);
   if (options.init_adapter) {
     passes(problems, [&] {
@@ -189,6 +196,10 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
   }
   inputs.lora = lora_config(inputs.adapter);
   return inputs;
+}
+
+std::int64_t pack_length_of(const TrainOptions& options) {
+  return options.packing ? options.max_seq_length : 0;
 }
 
 train::Recompute recompute_of(const TrainOptions& options) {

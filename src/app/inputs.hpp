@@ -25,13 +25,14 @@ struct Inputs {
   std::optional<data::Tokenizer> tokenizer;
   std::unique_ptr<model::WeightFiles> weights;  // null with --load_format dummy
   data::Records records;
+  data::Records eval_records;  // of --eval_dataset
   std::optional<std::filesystem::path> init_adapter;
   model::LoraConfig lora;
   exporting::AdapterConfig adapter;  // what adapter_config.json will say
 };
 
-// Finds and checks model, tokenizer, weights' headers, dataset and adapter. Every problem found is added to
-// `problems` as a sentence; the result is complete only where none was added.
+// Finds and checks model, tokenizer, weights' headers, datasets (those that have a name) and adapter. Every
+// problem found is added to `problems` as a sentence; the result is complete only where none was added.
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
 
 // The prompt of the dataset's rows. Throws UserError where --prompt_template is not for their format.
@@ -40,6 +41,9 @@ data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat for
 // How rows become tokens. Throws UserError as prompt_form_of does.
 data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
                                        int threads);
+
+// Tokens of a pack with --packing, else 0.
+std::int64_t pack_length_of(const TrainOptions& options);
 
 // What the memory plan is asked for: --use_gradient_checkpointing, and --memory_limit in bytes (0: none).
 train::Recompute recompute_of(const TrainOptions& options);

@@ -63,9 +63,34 @@ std::vector<Occurrence> effective(std::vector<Occurrence> config,
   return result;
 }
 
+// How samples to evaluate are named, and that there are some where flags are about them.
+void settle_evaluation(const TrainOptions& options, std::vector<std::string>& problems) {
+  if (options.eval_dataset && options.eval_split) {
+    problems.push_back(
+        "--eval_dataset and --eval_split each say what to evaluate: give one of them, a dataset of its own "
+        "or a "
+        "part of --dataset");
+  }
+  if (options.eval_split && *options.eval_split >= 1 &&
+      *options.eval_split != std::floor(*options.eval_split)) {
+    problems.push_back(
+        fmt::format("--eval_split must be a fraction below 1 or a whole number of samples, not '{}'",
+                    *options.eval_split));
+  }
+  if (options.evaluates()) return;
+  const char* useless = options.eval_steps > 0                              ? "eval_steps"
+                        : options.is_explicit("per_device_eval_batch_size") ? "per_device_eval_batch_size"
+                                                                            : nullptr;
+  if (useless != nullptr) {
+    problems.push_back(fmt::format(
+        "--{} has nothing to evaluate: give --eval_dataset or --eval_split too, or leave it out", useless));
+  }
+}
+
 // What one flag says about another.
 void settle(TrainOptions& options, std::vector<std::string>& problems) {
   if (options.dtype == "none") options.dtype = "auto";
+  settle_evaluation(options, problems);
   if (options.device == "cpu" && options.dtype == "bfloat16") {
     problems.push_back("--dtype bfloat16 needs a GPU: with --device cpu leave --dtype out or give float32");
   }
@@ -99,6 +124,7 @@ struct ToJson {
 
 constexpr Subcommand kSubcommands[] = {
     {"train", "fine-tune a model, one process per GPU"},
+    {"eval", "measure the loss of a model, with or without an adapter, on a dataset"},
     {"bench", "time what training would do, on this machine"},
     {"help", "print this text, or that of a command: ranktune help train"},
     {"version", "print the version"},
@@ -126,7 +152,58 @@ command line, with three exceptions:
   use_gradient_checkpointing  auto (Unsloth: unsloth)
 )";
 
+constexpr std::string_view kEvalHelpHead =
+    R"(Usage: mpirun -np RANKS ranktune eval --eval_dataset DATA [FLAGS]
+
+Measures the loss of a model on a dataset, over all ranks, without training.
+It is the number that a training run with the same flags writes to /eval.
+
+Example:
+  mpirun -np 2 ranktune eval --model_name Qwen/Qwen3-8B \
+    --init_adapter outputs/adapter --eval_dataset held_out.json
+
+In place of --eval_dataset, --dataset, --eval_split and --seed name what a
+training run with these flags held out. Flags are written as for ranktune
+train. Defaults stand in brackets.
+)";
+
+bool is_eval_flag(const Flag& flag) {
+  if (flag.name == "shuffle") return false;
+  constexpr std::string_view kOthers[] = {
+      "init_adapter", "per_device_eval_batch_size", "seed",  "memory_limit",
+      "device",       "allow_shared_gpu",           "config"};
+  return flag.group == FlagGroup::model || flag.group == FlagGroup::data ||
+         std::find(std::begin(kOthers), std::end(kOthers), flag.name) != std::end(kOthers);
+}
+
 }  // namespace
+
+ParseResult parse_eval_options(const std::vector<std::string>& arguments) {
+  ParseResult result = parse_train_options(arguments);
+  TrainOptions& options = result.options;
+  for (const Flag& flag : train_flags()) {
+    if (options.is_explicit(std::string(flag.name)) && !is_eval_flag(flag)) {
+      result.problems.push_back(
+          fmt::format("--{} means nothing to ranktune eval, which does not train: leave it out", flag.name));
+    }
+  }
+  if (!options.evaluates() && !options.is_explicit("per_device_eval_batch_size")) {
+    result.problems.emplace_back(
+        "ranktune eval needs something to evaluate: give --eval_dataset, or --dataset with --eval_split");
+  }
+  if (options.eval_dataset) {
+    if (options.is_explicit("dataset")) {
+      result.problems.emplace_back(
+          "--dataset is not read where --eval_dataset says what to evaluate: leave one of them out");
+    }
+  }
+  if (options.eval_dataset || !options.eval_split) options.dataset.clear();
+  return result;
+}
+
+std::string eval_help(unsigned width) {
+  return fmt::format("{}{}", kEvalHelpHead, flags_help(std::max(80U, width), is_eval_flag));
+}
 
 ParseResult parse_train_options(const std::vector<std::string>& arguments) {
   ParseResult result;
@@ -158,7 +235,7 @@ ParseResult parse_train_options(const std::vector<std::string>& arguments) {
 }
 
 std::string train_help(unsigned width) {
-  return fmt::format("{}{}", kHelpHead, flags_help(std::max(80U, width)));
+  return fmt::format("{}{}", kHelpHead, flags_help(std::max(80U, width), [](const Flag&) { return true; }));
 }
 
 nlohmann::json to_json(const TrainOptions& options) {

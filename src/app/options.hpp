@@ -33,6 +33,8 @@ struct TrainOptions {
   std::optional<std::int64_t> dataset_limit;     // rows; none: all
   std::string prompt_template = "auto";          // auto, unsloth, alpaca, or a file
   bool train_on_responses_only = false;
+  std::optional<std::string> eval_dataset;  // as dataset
+  std::optional<double> eval_split;         // held out of dataset: a fraction below 1, or a number of samples
   bool shuffle = true;
   std::optional<std::string> raw_text_file;
   std::int64_t chunk_size = 2048;
@@ -56,6 +58,7 @@ struct TrainOptions {
   // Training Options
   std::int64_t per_device_train_batch_size = 2;
   std::int64_t per_device_eval_batch_size = 4;
+  std::int64_t eval_steps = 0;  // 0: only at the end
   std::int64_t gradient_accumulation_steps = 4;
   std::int64_t warmup_steps = 5;       // 0 where warmup_ratio has a value
   std::optional<double> warmup_ratio;  // of all steps; decides where it has a value
@@ -102,6 +105,7 @@ struct TrainOptions {
   std::set<std::string> explicit_flags;
 
   bool is_explicit(const std::string& flag) const { return explicit_flags.contains(flag); }
+  bool evaluates() const { return eval_dataset || eval_split; }
 };
 
 struct ParseResult {
@@ -116,6 +120,11 @@ ParseResult parse_train_options(const std::vector<std::string>& arguments);
 
 // The text of `ranktune train --help`, wrapped to `width` columns (80 at least), without the last newline.
 std::string train_help(unsigned width = 100);
+
+// The same for `ranktune eval`, which takes some of the flags of `ranktune train`: those of model and data,
+// and what evaluation needs besides. A --dataset that is not read comes back empty.
+ParseResult parse_eval_options(const std::vector<std::string>& arguments);
+std::string eval_help(unsigned width = 100);
 
 // All options with their values, by flag name, for provenance. Never holds hub_token.
 nlohmann::json to_json(const TrainOptions& options);

@@ -70,6 +70,10 @@ nlohmann::json recipe_of(const TrainOptions& options, const Inputs& inputs, cons
       {"shuffle", options.shuffle},
       {"use_gradient_checkpointing", options.use_gradient_checkpointing},
       {"max_tokens_per_pass", options.max_tokens_per_pass.value_or(0)}};
+  // What is held out is not trained on. How often it is evaluated may change.
+  if (options.eval_split) recipe["eval_split"] = *options.eval_split;
+  // A slot is a pack then; its length counts even where no sample was cut.
+  if (options.packing) recipe["packing"] = options.max_seq_length;
   // A constant rate does not know where it ends, so such a run may be made longer.
   const bool knows_its_end = options.lr_scheduler_type == "linear" || options.lr_scheduler_type == "cosine";
   if (knows_its_end) recipe["max_steps"] = total_steps;

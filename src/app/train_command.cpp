@@ -1,12 +1,10 @@
 #include "app/train_command.hpp"
 
-#include <ATen/Parallel.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -14,24 +12,20 @@
 
 #include "app/inputs.hpp"
 #include "app/options.hpp"
+#include "app/phases.hpp"
 #include "app/run_directory.hpp"
 #include "app/run_record.hpp"
 #include "app/train_display.hpp"
 #include "base/error.hpp"
-#include "base/file.hpp"
 #include "cluster/devices.hpp"
 #include "cluster/signals.hpp"
 #include "cluster/watchdog.hpp"
 #include "store/atomic_directory.hpp"
-#include "train/dataset.hpp"
-#include "train/loading.hpp"
 #include "train/output.hpp"
 #include "train/trainer.hpp"
 
 namespace ranktune::app {
 namespace {
-
-constexpr double kLoadDeadline = 600;  // seconds without a sign of progress while reading and tokenising
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -39,13 +33,6 @@ double steady_seconds() {
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// Threads for CPU arithmetic: OMP_NUM_THREADS where the user set it, else this rank's share of the CPUs.
-int choose_threads(const cluster::Session& session) {
-  const char* asked = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): nobody writes it
-  if (asked == nullptr || *asked == '\0') at::set_num_threads(session.allowed_cpus());
-  return at::get_num_threads();
 }
 
 // One run of the command; members in the order in which they come to be, so that they go in the reverse one.
@@ -58,7 +45,8 @@ class TrainRun {
         started_(steady_seconds()),
         signals_(static_cast<double>(options_.max_time.value_or(0)), started_),
         watchdog_(session),
-        display_(session) {}
+        display_(session),
+        phases_{session_, options_, watchdog_, signals_, display_} {}
 
   int run();
 
@@ -68,13 +56,11 @@ class TrainRun {
   void choose_device_and_communicator();
   void read_dataset();
   void show_banner();
-  void load_model();
   void open_records();
   void prepare_start();
   void restore(std::int64_t step);
   void export_results();
   void finish(cluster::StopReason reason);
-  void stop_together(const char* phase);
   train::TrainSettings settings() const;
   std::int64_t global_batch() const {
     return options_.per_device_train_batch_size * options_.gradient_accumulation_steps *
@@ -88,6 +74,7 @@ class TrainRun {
   cluster::SignalWatcher signals_;
   cluster::Watchdog watchdog_;
   TrainDisplay display_;
+  Phases phases_;
   Inputs inputs_;
   std::unique_ptr<store::RunLock> lock_;  // rank 0
   cluster::DeviceChoice device_;
@@ -96,7 +83,10 @@ class TrainRun {
   std::unique_ptr<cluster::Communicator> communicator_;
   std::string dataset_key_;
   data::TokenStore store_;
+  data::TokenStore evaluation_;  // no samples: there is no evaluation
   std::int64_t total_steps_ = 0;
+  double epochs_ = 0;       // in all of them
+  std::int64_t packs_ = 0;  // of the first epoch
   nlohmann::json recipe_;
   nlohmann::json bits_;
   StartPoint start_;
@@ -128,64 +118,24 @@ void TrainRun::open_directory() {
 }
 
 void TrainRun::choose_device_and_communicator() {
-  watchdog_.phase("starting the devices", kLoadDeadline);
-  threads_ = choose_threads(session_);
-  session_.together("choosing devices", [&] {
-    cluster::prepare_environment(session_, options_.allow_shared_gpu);
-    device_ = cluster::choose_device(session_, options_.device, options_.allow_shared_gpu);
-    if (!device_.cuda && options_.dtype == "bfloat16") {
-      throw UserError(
-          "--dtype bfloat16 needs a GPU, and this run is on the CPU; leave the flag out or use float32");
-    }
-    if (device_.cuda && options_.dtype != "float32" &&
-        (inputs_.model.head_dim % 8 != 0 || inputs_.model.head_dim > 256)) {
-      throw UserError(
-          fmt::format("head_dim = {} cannot be trained in bfloat16 (a multiple of 8 up to 256 can); use "
-                      "--dtype float32",
-                      inputs_.model.head_dim));
-    }
-    dtype_ = options_.dtype != "auto" ? options_.dtype : device_.cuda ? "bfloat16" : "float32";
-    if (device_.cuda) {
-      // CUDA graphs cannot be captured on the default stream.
-      at::cuda::setCurrentCUDAStream(
-          at::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device_.index)));
-    }
-    communicator_ =
-        device_.cuda ? cluster::make_nccl_communicator(session_) : cluster::make_mpi_communicator(session_);
-  });
+  Devices devices = start_devices(phases_, inputs_.model);
+  device_ = std::move(devices.choice);
+  threads_ = devices.threads;
+  dtype_ = devices.dtype;
+  communicator_ = std::move(devices.communicator);
 }
 
 void TrainRun::read_dataset() {
-  watchdog_.phase("tokenising", kLoadDeadline);
-  const data::TokenizeOptions how = tokenize_options(options_, inputs_.records, session_.allowed_cpus());
-  dataset_key_ = data::token_cache_key(inputs_.records, *inputs_.tokenizer, how);
-  const auto rows = static_cast<std::int64_t>(inputs_.records.rows.size());
-  display_.begin("tokenising", "rows");
-  auto result = train::tokenised_dataset(
-      session_, inputs_.records, *inputs_.tokenizer, how,
-      cache_directory(std::filesystem::path(options_.output_dir) / ".cache"), [&](std::int64_t done) {
-        watchdog_.progress();
-        signals_.poll();
-        display_.progress(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(rows));
-      });
-  display_.end(result.from_cache ? "from the cache" : "");
-  if (!result.warning.empty()) display_.warning("the token cache was not written: " + result.warning);
-  store_ = std::move(result.store);
-  inputs_.records.rows = {};
-  session_.together("counting the samples", [&] {
-    if (store_.samples() == 0) {
-      throw UserError(
-          fmt::format("no row of {} has a token to train on within --max_seq_length {}; use a larger one",
-                      options_.dataset, options_.max_seq_length));
-    }
-  });
-  const std::int64_t per_epoch =
-      data::SampleOrder(store_.samples(), global_batch(), 0, false).steps_per_epoch();
-  total_steps_ = options_.max_steps;
-  if (options_.max_steps <= 0) {
-    total_steps_ =
-        static_cast<std::int64_t>(std::ceil(*options_.num_train_epochs * static_cast<double>(per_epoch)));
-  }
+  Samples samples = read_samples(phases_, inputs_);
+  store_ = std::move(samples.training);
+  evaluation_ = std::move(samples.evaluation);
+  dataset_key_ = samples.key;
+  const data::SampleOrder order(store_, global_batch(), static_cast<std::uint64_t>(options_.seed),
+                                options_.shuffle, pack_length_of(options_));
+  total_steps_ =
+      options_.max_steps > 0 ? options_.max_steps : order.steps_of_epochs(*options_.num_train_epochs);
+  epochs_ = static_cast<double>(order.samples_before(total_steps_)) / static_cast<double>(store_.samples());
+  packs_ = order.packs(0).slots();
 }
 
 train::TrainSettings TrainRun::settings() const {
@@ -199,8 +149,11 @@ train::TrainSettings TrainRun::settings() const {
   settings.optimizer.max_grad_norm = options_.max_grad_norm;
   settings.seed = static_cast<std::uint64_t>(options_.seed);
   settings.shuffle = options_.shuffle;
+  settings.pack_length = pack_length_of(options_);
   settings.save_steps = options_.save_steps;
   settings.save_total_limit = options_.save_total_limit.value_or(0);
+  settings.eval_steps = options_.eval_steps;
+  settings.eval_batch = options_.per_device_eval_batch_size;
   settings.output_dir = options_.output_dir;
   settings.tokenizer_folder = inputs_.model_folder;
   settings.adapter = inputs_.adapter;
@@ -230,56 +183,17 @@ void TrainRun::show_banner() {
   facts.inputs = &inputs_;
   facts.trainable = layout_parameters;
   facts.store = &store_;
+  if (options_.evaluates()) facts.evaluation = &evaluation_;
   facts.device = &device_;
   facts.threads = threads_;
   facts.dtype = dtype_;
   facts.communicator = communicator_->name();
   facts.total_steps = total_steps_;
+  facts.epochs = epochs_;
+  facts.packs = packs_;
   facts.global_batch = global_batch();
   facts.start_step = start_.step;
   display_.banner(facts);
-}
-
-// A stop asked for on any rank, while all of them are at the same place: all leave together.
-void TrainRun::stop_together(const char* phase) {
-  session_.together(phase, [&] { signals_.poll(); });
-}
-
-void TrainRun::load_model() {
-  watchdog_.phase("loading the model", kLoadDeadline);
-  session_.together("making room for the model", [&] {
-    model::DecoderOptions how;
-    how.device = device_.cuda ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_.index))
-                              : at::Device(at::kCPU);
-    how.dtype = dtype_ == "bfloat16" ? at::kBFloat16 : at::kFloat;
-    how.max_positions = options_.max_seq_length;
-    how.dropout_seed = static_cast<std::uint64_t>(options_.seed);
-    decoder_ = std::make_unique<model::Decoder>(inputs_.model, inputs_.lora, how);
-  });
-  if (options_.max_seq_length > inputs_.model.max_positions) {
-    display_.warning(fmt::format("--max_seq_length {} is beyond the {} positions that the model was made for",
-                                 options_.max_seq_length, inputs_.model.max_positions));
-  }
-  std::uint64_t all = 0;
-  if (inputs_.weights) {
-    all = inputs_.weights->total_bytes();
-  } else {
-    for (const model::WeightSlot& slot : decoder_->weight_slots()) all += slot.destination.nbytes();
-  }
-  display_.begin("loading", "bytes");
-  std::int64_t tensors = 0;
-  const auto progress = [&](std::uint64_t done) {
-    watchdog_.progress();
-    if (++tensors % 16 == 0) stop_together("loading the model");
-    display_.progress(done, std::max(all, done));
-  };
-  if (inputs_.weights) {
-    train::load_weights(*decoder_, *inputs_.weights, *communicator_, progress);
-  } else {
-    train::fill_dummy_weights(*decoder_, static_cast<std::uint64_t>(options_.random_state), progress);
-  }
-  display_.end("");
-  inputs_.weights.reset();
 }
 
 void TrainRun::open_records() {
@@ -324,7 +238,9 @@ void TrainRun::restore(std::int64_t step) {
   session_.broadcast(bits);
   nlohmann::json was = nlohmann::json::parse(bits);
   const nlohmann::json plan = was.value("plan", nlohmann::json());
+  trainer_->resume_evaluation(was.value("evaluated_step", std::int64_t{0}));
   was.erase("plan");
+  was.erase("evaluated_step");
   for (const std::string& difference : differences(was, bits_)) {
     const std::string note = "not bit-exact: " + difference;
     display_.warning(note);
@@ -338,7 +254,7 @@ void TrainRun::restore(std::int64_t step) {
   same.recomputed = plan.value("recomputed", std::int64_t{0});
   same.max_tokens_per_pass = plan.value("max_tokens_per_pass", std::int64_t{0});
   same.reason = "as in the checkpoint";
-  display_.plan(trainer_->adopt(same));
+  display_.plan(trainer_->adopt(same, memory_limit_of(options_)));
   start_.plan_adopted = true;
 }
 
@@ -394,11 +310,12 @@ int TrainRun::run() {
     return 0;
   }
   show_banner();
-  load_model();
+  decoder_ = load_model(phases_, inputs_, device_, dtype_, *communicator_);
   open_records();
 
   train::TrainEnvironment environment{session_,  *communicator_, signals_,    watchdog_,
                                       io_.get(), metrics_.get(), lock_.get(), &display_};
+  if (options_.evaluates()) environment.evaluation = &evaluation_;
   trainer_ = std::make_unique<train::Trainer>(settings(), *decoder_, store_, environment);
   if (start_.resumes()) {
     restore(start_.step);
@@ -408,7 +325,7 @@ int TrainRun::run() {
   } else {
     trainer_->start_fresh(static_cast<std::uint64_t>(options_.random_state));
   }
-  if (!start_.plan_adopted && start_.step < total_steps_) {
+  if (!start_.plan_adopted && (start_.step < total_steps_ || options_.evaluates())) {
     session_.together("planning memory", [&] {
       display_.plan(trainer_->plan(recompute_of(options_), options_.max_tokens_per_pass.value_or(0),
                                    memory_limit_of(options_)));

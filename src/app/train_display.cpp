@@ -41,6 +41,24 @@ std::string dataset_line(const RunFacts& facts) {
   return line;
 }
 
+std::string evaluation_line(const RunFacts& facts) {
+  const TrainOptions& options = *facts.options;
+  const data::TokenStore& store = *facts.evaluation;
+  return fmt::format("{}: {} samples, {} tokens, {}at the end",
+                     options.eval_dataset ? *options.eval_dataset : "held out of the dataset",
+                     store.samples(), human_count(static_cast<double>(store.tokens())),
+                     options.eval_steps > 0 ? fmt::format("every {} steps and ", options.eval_steps) : "");
+}
+
+std::string packing_line(const RunFacts& facts) {
+  const auto packs = static_cast<double>(facts.packs);
+  const std::int64_t length = facts.options->max_seq_length;
+  return fmt::format(
+      "{} packs of at most {} tokens in the first epoch, {:.1f} samples each, {:.1f} % full", facts.packs,
+      length, static_cast<double>(facts.store->samples()) / packs,
+      100 * static_cast<double>(facts.store->tokens()) / (packs * static_cast<double>(length)));
+}
+
 }  // namespace
 
 TrainDisplay::TrainDisplay(const cluster::Session& session)
@@ -87,15 +105,16 @@ void TrainDisplay::banner(const RunFacts& facts) {
                                   : fmt::format("{}, {} thread{} a rank", facts.device->name, facts.threads,
                                                 facts.threads == 1 ? "" : "s"));
   rows.emplace_back("dataset", dataset_line(facts));
+  if (facts.evaluation != nullptr) rows.emplace_back("evaluate", evaluation_line(facts));
+  if (options.packing) rows.emplace_back("packing", packing_line(facts));
   rows.emplace_back(
-      "step", fmt::format("{} samples = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
-                          "moments), {} schedule, peak {:g}",
-                          facts.global_batch, session_.world_size(), session_.world_size() == 1 ? "" : "s",
-                          options.per_device_train_batch_size, options.gradient_accumulation_steps,
-                          options.lr_scheduler_type, options.learning_rate));
-  const auto epochs = static_cast<double>(facts.total_steps) * static_cast<double>(facts.global_batch) /
-                      static_cast<double>(facts.store->samples());
-  std::string steps = fmt::format("{} (about {:.2f} epochs)", facts.total_steps, epochs);
+      "step",
+      fmt::format("{} {} = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
+                  "moments), {} schedule, peak {:g}",
+                  facts.global_batch, options.packing ? "packs" : "samples", session_.world_size(),
+                  session_.world_size() == 1 ? "" : "s", options.per_device_train_batch_size,
+                  options.gradient_accumulation_steps, options.lr_scheduler_type, options.learning_rate));
+  std::string steps = fmt::format("{} (about {:.2f} epochs)", facts.total_steps, facts.epochs);
   if (facts.start_step > 0) steps += fmt::format(", resumed after step {}", facts.start_step);
   rows.emplace_back("steps", steps);
   rows.emplace_back("output", options.output_dir);
@@ -111,6 +130,17 @@ void TrainDisplay::banner(const RunFacts& facts) {
 void TrainDisplay::plan(const train::MemoryPlan& plan) {
   note(fmt::format("memory: {}, {} for passes of at most {} tokens", plan.reason,
                    human_bytes(static_cast<double>(plan.activation_bytes)), plan.reserved_tokens));
+}
+
+void TrainDisplay::evaluated(const train::EvaluationOutcome& outcome) {
+  const std::lock_guard lock(mutex_);
+  if (console_.is_terminal()) console_.end_phase();
+  console_.table({{"loss", fmt::format("{}", outcome.loss)},
+                  {"perplexity", fmt::format("{}", outcome.perplexity)},
+                  {"target tokens", fmt::format("{}", outcome.target_tokens)},
+                  {"tokens", fmt::format("{}", outcome.tokens)},
+                  {"samples", fmt::format("{}", outcome.samples)},
+                  {"time", human_duration(outcome.seconds)}});
 }
 
 void TrainDisplay::note(const std::string& text) {
@@ -147,6 +177,22 @@ void TrainDisplay::checkpoint(const std::filesystem::path& path, std::int64_t) {
   const std::lock_guard lock(mutex_);
   last_checkpoint_ = path.string();
   if (!console_.is_terminal()) console_.note("checkpoint " + last_checkpoint_);
+}
+
+void TrainDisplay::evaluating(std::int64_t done, std::int64_t batches) {
+  const std::lock_guard lock(mutex_);
+  // A log has the result alone.
+  if (console_.is_terminal())
+    console_.phase("evaluating", static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(batches),
+                   "batches");
+}
+
+void TrainDisplay::evaluation(const store::EvalRow& row) {
+  const std::lock_guard lock(mutex_);
+  if (console_.is_terminal()) console_.end_phase();
+  console_.note(
+      fmt::format("evaluation after step {}: loss {:.4f}  perplexity {:.4g}  {} target tokens in {}",
+                  row.step, row.loss, row.perplexity, row.target_tokens, human_duration(row.seconds)));
 }
 
 void TrainDisplay::summary(const TrainOptions& options, cluster::StopReason reason, std::int64_t steps_done,

@@ -23,12 +23,15 @@ struct RunFacts {
   const TrainOptions* options = nullptr;
   const Inputs* inputs = nullptr;
   const data::TokenStore* store = nullptr;
+  const data::TokenStore* evaluation = nullptr;  // where there is one
   const cluster::DeviceChoice* device = nullptr;
   std::int64_t trainable = 0;  // parameters
   int threads = 1;
   std::string dtype;
   std::string communicator;
   std::int64_t total_steps = 0;
+  double epochs = 0;       // in these steps
+  std::int64_t packs = 0;  // of the first epoch, with --packing
   std::int64_t global_batch = 0;
   std::int64_t start_step = 0;
 };
@@ -43,6 +46,7 @@ class TrainDisplay final : public train::TrainObserver {
   void end(const std::string& remark);
   void banner(const RunFacts& facts);
   void plan(const train::MemoryPlan& plan);
+  void evaluated(const train::EvaluationOutcome& outcome);  // of ranktune eval
   void note(const std::string& text);
   void warning(const std::string& text);
   void summary(const TrainOptions& options, cluster::StopReason reason, std::int64_t steps_done,
@@ -50,6 +54,8 @@ class TrainDisplay final : public train::TrainObserver {
 
   void step(const train::StepReport& report) override;
   void checkpoint(const std::filesystem::path& path, std::int64_t step) override;
+  void evaluating(std::int64_t done, std::int64_t batches) override;
+  void evaluation(const store::EvalRow& row) override;
 
  private:
   const cluster::Session& session_;

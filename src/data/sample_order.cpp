@@ -1,8 +1,11 @@
 #include "data/sample_order.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/error.hpp"
@@ -30,6 +33,53 @@ std::uint64_t uniform_below(std::uint64_t bound, std::uint64_t seed, std::uint32
   }
 }
 
+// Fisher-Yates over [0, count), from the draws of one stream.
+std::vector<std::int64_t> permutation(std::int64_t count, std::uint64_t seed, std::uint32_t stream) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  for (std::size_t last = order.size() - 1; last > 0; --last) {
+    std::swap(order[last], order[uniform_below(last + 1, seed, stream, last)]);
+  }
+  return order;
+}
+
+// The room that is left in each of a row of packs, in a tree whose nodes know the most of all below them.
+class Rooms {
+ public:
+  Rooms(std::size_t packs, std::int64_t length) : leaves_(std::bit_ceil(packs)), room_(2 * leaves_, length) {}
+
+  // Takes `length` from the first pack that has it; returns which.
+  std::size_t take(std::int64_t length) {
+    std::size_t node = 1;
+    while (node < leaves_) node = room_[2 * node] >= length ? 2 * node : 2 * node + 1;
+    room_[node] -= length;
+    const std::size_t pack = node - leaves_;
+    while ((node /= 2) > 0) room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
+    return pack;
+  }
+
+ private:
+  std::size_t leaves_;
+  std::vector<std::int64_t> room_;
+};
+
+// Which samples each pack holds, first-fit in the order given. Packs that were never opened are none.
+std::vector<std::vector<std::int64_t>> first_fit(std::span<const std::int64_t> order,
+                                                 std::span<const std::int64_t> lengths,
+                                                 std::int64_t pack_length) {
+  std::vector<std::vector<std::int64_t>> packs;
+  Rooms rooms(order.size(), pack_length);
+  for (const std::int64_t sample : order) {
+    const std::size_t pack = rooms.take(lengths[static_cast<std::size_t>(sample)]);
+    if (pack == packs.size()) packs.emplace_back();
+    packs[pack].push_back(sample);
+  }
+  return packs;
+}
+
+// Streams of the permutations of packs, beside those of the epochs' samples.
+constexpr std::uint32_t kPackStreams = std::uint32_t{1} << 31U;
+
 }  // namespace
 
 SampleOrder::SampleOrder(std::int64_t samples, std::int64_t global_batch, std::uint64_t seed, bool shuffle)
@@ -38,51 +88,103 @@ SampleOrder::SampleOrder(std::int64_t samples, std::int64_t global_batch, std::u
   RT_CHECK(global_batch > 0, "a global batch has at least one slot");
 }
 
-std::int64_t SampleOrder::steps_per_epoch() const {
-  return samples_ / global_batch_ + (samples_ % global_batch_ != 0 ? 1 : 0);
+SampleOrder::SampleOrder(const TokenStore& store, std::int64_t global_batch, std::uint64_t seed, bool shuffle,
+                         std::int64_t pack_length)
+    : SampleOrder(store.samples(), global_batch, seed, shuffle) {
+  pack_length_ = pack_length;
+  if (pack_length == 0) return;
+  for (std::int64_t i = 0; i < samples_; ++i) {
+    lengths_.push_back(static_cast<std::int64_t>(store.sample(i).size()));
+    RT_CHECK(lengths_.back() <= pack_length, "a sample is longer than a pack");
+  }
+}
+
+SampleOrder::Epoch SampleOrder::packs(std::int64_t epoch) const {
+  RT_CHECK(epoch >= 0 && epoch <= std::numeric_limits<std::uint32_t>::max(), "epoch out of range");
+  const auto stream = static_cast<std::uint32_t>(epoch);
+  Epoch result;
+  result.samples.resize(static_cast<std::size_t>(samples_));
+  std::iota(result.samples.begin(), result.samples.end(), std::int64_t{0});
+  if (shuffle_) result.samples = permutation(samples_, seed_, stream);
+  if (pack_length_ == 0) {
+    result.starts.resize(static_cast<std::size_t>(samples_ + 1));
+    std::iota(result.starts.begin(), result.starts.end(), std::int64_t{0});
+    return result;
+  }
+  RT_CHECK(stream < kPackStreams, "epoch out of range");
+  const auto packs = first_fit(result.samples, lengths_, pack_length_);
+  const auto count = static_cast<std::int64_t>(packs.size());
+  std::vector<std::int64_t> order(packs.size());
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  if (shuffle_) order = permutation(count, seed_, kPackStreams + stream);
+  result.samples.clear();
+  result.starts = {0};
+  for (const std::int64_t pack : order) {
+    const auto& samples = packs[static_cast<std::size_t>(pack)];
+    result.samples.insert(result.samples.end(), samples.begin(), samples.end());
+    result.starts.push_back(static_cast<std::int64_t>(result.samples.size()));
+  }
+  return result;
+}
+
+const SampleOrder::Epoch& SampleOrder::cached(std::int64_t epoch) const {
+  if (epoch != cached_epoch_) {
+    cached_ = packs(epoch);
+    cached_epoch_ = epoch;
+  }
+  return cached_;
+}
+
+std::int64_t SampleOrder::steps_in_epoch(std::int64_t epoch) const {
+  const std::int64_t slots = pack_length_ == 0 ? samples_ : cached(epoch).slots();
+  return (slots + global_batch_ - 1) / global_batch_;
+}
+
+std::int64_t SampleOrder::first_step(std::int64_t epoch) const {
+  if (pack_length_ == 0) return epoch * steps_in_epoch(0);
+  while (static_cast<std::int64_t>(first_steps_.size()) <= epoch) {
+    const auto last = static_cast<std::int64_t>(first_steps_.size()) - 1;
+    first_steps_.push_back(first_steps_.back() + steps_in_epoch(last));
+  }
+  return first_steps_[static_cast<std::size_t>(epoch)];
 }
 
 std::int64_t SampleOrder::epoch_of_step(std::int64_t step) const {
   RT_CHECK(step >= 0, "steps count from 0");
-  return step / steps_per_epoch();
+  if (pack_length_ == 0) return step / steps_in_epoch(0);
+  while (first_steps_.back() <= step) first_step(static_cast<std::int64_t>(first_steps_.size()));
+  return std::upper_bound(first_steps_.begin(), first_steps_.end(), step) - first_steps_.begin() - 1;
 }
 
-std::vector<std::int64_t> SampleOrder::epoch(std::int64_t epoch) const {
-  RT_CHECK(epoch >= 0 && epoch <= std::numeric_limits<std::uint32_t>::max(), "epoch out of range");
-  std::vector<std::int64_t> order(static_cast<std::size_t>(samples_));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  if (!shuffle_) return order;
-  for (std::size_t last = order.size() - 1; last > 0; --last) {
-    const auto pick = uniform_below(last + 1, seed_, static_cast<std::uint32_t>(epoch), last);
-    std::swap(order[last], order[pick]);
+std::int64_t SampleOrder::steps_of_epochs(double epochs) const {
+  const auto whole = static_cast<std::int64_t>(epochs);
+  if (pack_length_ == 0) {
+    return static_cast<std::int64_t>(std::ceil(epochs * static_cast<double>(steps_in_epoch(0))));
   }
-  return order;
+  const double rest = epochs - static_cast<double>(whole);
+  const std::int64_t more =
+      rest > 0 ? static_cast<std::int64_t>(std::ceil(rest * static_cast<double>(steps_in_epoch(whole)))) : 0;
+  return first_step(whole) + more;
 }
 
-std::vector<std::int64_t> SampleOrder::slots(std::int64_t step) const {
-  const std::int64_t epoch_index = epoch_of_step(step);
-  if (epoch_index != cached_epoch_) {
-    cached_ = epoch(epoch_index);
-    cached_epoch_ = epoch_index;
-  }
-  const std::int64_t first = (step % steps_per_epoch()) * global_batch_;
-  const std::int64_t filled = std::min(global_batch_, samples_ - first);
-  std::vector<std::int64_t> slots(static_cast<std::size_t>(global_batch_), -1);
-  std::copy_n(cached_.begin() + first, filled, slots.begin());
-  return slots;
+std::vector<std::int64_t> SampleOrder::samples(std::int64_t step, std::int64_t rank,
+                                               std::int64_t world_size) const {
+  RT_CHECK(world_size > 0 && rank >= 0 && rank < world_size, "rank outside the world");
+  const std::int64_t epoch = epoch_of_step(step);
+  const std::int64_t first = (step - first_step(epoch)) * global_batch_;
+  const Epoch& all = cached(epoch);
+  const auto start_of_slot = [&](std::int64_t slot) {
+    return all.samples.begin() + all.starts[static_cast<std::size_t>(std::min(first + slot, all.slots()))];
+  };
+  return {start_of_slot(rank * global_batch_ / world_size),
+          start_of_slot((rank + 1) * global_batch_ / world_size)};
 }
 
 std::int64_t SampleOrder::samples_before(std::int64_t step) const {
-  return epoch_of_step(step) * samples_ + (step % steps_per_epoch()) * global_batch_;
-}
-
-std::span<const std::int64_t> share_of_rank(std::span<const std::int64_t> slots, std::int64_t rank,
-                                            std::int64_t world_size) {
-  RT_CHECK(world_size > 0 && rank >= 0 && rank < world_size, "rank outside the world");
-  const auto total = static_cast<std::int64_t>(slots.size());
-  const std::int64_t begin = rank * total / world_size;
-  const std::int64_t end = (rank + 1) * total / world_size;
-  return slots.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  const std::int64_t epoch = epoch_of_step(step);
+  const std::int64_t slot = (step - first_step(epoch)) * global_batch_;
+  if (slot == 0 || pack_length_ == 0) return epoch * samples_ + slot;
+  return epoch * samples_ + cached(epoch).starts[static_cast<std::size_t>(slot)];
 }
 
 }  // namespace ranktune::data

@@ -8,12 +8,14 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/file.hpp"
+#include "data/sample_order.hpp"
 
 namespace ranktune::data {
 namespace {
@@ -139,6 +141,27 @@ void TokenStore::append(const TokenStore& other) {
   if (!trained.empty()) trained.resize(ids.size(), 1);
   truncated += other.truncated;
   skipped += other.skipped;
+}
+
+TokenStore hold_out(TokenStore& store, std::int64_t count, std::uint64_t seed) {
+  RT_CHECK(count > 0 && count < store.samples(), "some samples are held out and some stay");
+  // The permutation of an epoch that no training comes to.
+  const auto order =
+      SampleOrder(store.samples(), 1, seed, true).epoch(std::numeric_limits<std::uint32_t>::max());
+  std::vector<bool> taken(static_cast<std::size_t>(store.samples()));
+  for (std::int64_t i = 0; i < count; ++i) {
+    taken[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = true;
+  }
+  TokenStore rest;
+  TokenStore held;
+  rest.truncated = store.truncated;
+  rest.skipped = store.skipped;
+  for (std::int64_t index = 0; index < store.samples(); ++index) {
+    TokenStore& target = taken[static_cast<std::size_t>(index)] ? held : rest;
+    target.add(store.sample(index), store.trained_of(index));
+  }
+  store = std::move(rest);
+  return held;
 }
 
 std::string TokenStore::serialize() const {

@@ -39,6 +39,10 @@ struct TokenStore {
   static TokenStore parse(std::string_view bytes);
 };
 
+// Takes `count` samples out of the store, which keeps the rest; both in their order. Which ones depends on
+// the number of samples and the seed alone. 0 < count < samples.
+TokenStore hold_out(TokenStore& store, std::int64_t count, std::uint64_t seed);
+
 struct TokenizeOptions {
   PromptForm prompt_template = PromptTemplate::unsloth;
   bool responses_only = false;  // targets are the tokens of which some part is in a response

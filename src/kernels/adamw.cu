@@ -8,8 +8,9 @@ namespace ranktune::kernels::cuda {
 namespace {
 
 template <int N>
-__global__ void update(AdamW settings, const float* hyper, const float* outcome, const float* gradient,
-                       float* master, float* exp_avg, float* exp_avg_sq, std::int64_t count) {
+__global__ void adamw_update_all(AdamW settings, const float* hyper, const float* outcome,
+                                 const float* gradient, float* master, float* exp_avg, float* exp_avg_sq,
+                                 std::int64_t count) {
   if (outcome[outcome_bad] != 0.0F) return;
   __shared__ float constants[sizeof(AdamWFactors) / sizeof(float)];
   auto* factors = reinterpret_cast<AdamWFactors*>(constants);
@@ -45,10 +46,10 @@ void adamw_step(const AdamW& settings, const float* hyper, const float* outcome,
       aligned(gradient, 16) && aligned(master, 16) && aligned(exp_avg, 16) && aligned(exp_avg_sq, 16);
   const unsigned blocks = blocks_for(count, 2 * 4 * 256, 4096);
   if (wide) {
-    update<4>
+    adamw_update_all<4>
         <<<blocks, 256, 0, stream>>>(settings, hyper, outcome, gradient, master, exp_avg, exp_avg_sq, count);
   } else {
-    update<1>
+    adamw_update_all<1>
         <<<blocks, 256, 0, stream>>>(settings, hyper, outcome, gradient, master, exp_avg, exp_avg_sq, count);
   }
   RT_CUDA_CHECK(cudaGetLastError());

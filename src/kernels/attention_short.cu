@@ -167,7 +167,7 @@ __device__ __forceinline__ bf16* head_of_mutable(const HeadRows& x, int start, i
 
 // One block: kTile queries of one head. O and the logarithm of the softmax sum.
 template <int D>
-__global__ void __launch_bounds__(kThreads) forward(ShortAttention s) {
+__global__ void __launch_bounds__(kThreads) short_attention_out(ShortAttention s) {
   extern __shared__ bf16 shared[];
   bf16* keys = shared;
   bf16* values = shared + Tile<D>::kElements;
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kThreads) forward(ShortAttention s) {
 
 // One block: kTile queries of one head. dQ, and delta = dO . O of each row for the other kernel.
 template <int D>
-__global__ void __launch_bounds__(kThreads) backward_q(ShortAttention s) {
+__global__ void __launch_bounds__(kThreads) short_attention_dq(ShortAttention s) {
   extern __shared__ bf16 shared[];
   __shared__ float deltas[kTile];
   bf16* keys = shared;
@@ -357,7 +357,7 @@ __global__ void __launch_bounds__(kThreads) backward_q(ShortAttention s) {
 
 // One block: kTile keys of one KV head; two teams of four warps share its query heads. dK and dV.
 template <int D>
-__global__ void __launch_bounds__(2 * kThreads) backward_kv(ShortAttention s) {
+__global__ void __launch_bounds__(2 * kThreads) short_attention_dkv(ShortAttention s) {
   extern __shared__ bf16 shared[];
   __shared__ float row_lse[2][kTile], row_delta[2][kTile];
   const Span span(s.cu_seqlens, blockIdx.z);
@@ -487,19 +487,19 @@ bool short_attention_takes(const ShortAttention& s, std::int64_t head_dim) {
 
 void short_attention_forward(const ShortAttention& s, std::int64_t head_dim, cudaStream_t stream) {
   const dim3 grid = grid_of(s, s.heads);
-  head_dim == 64 ? launch(forward<64>, grid, kThreads, 2, 64, s, stream)
-                 : launch(forward<128>, grid, kThreads, 2, 128, s, stream);
+  head_dim == 64 ? launch(short_attention_out<64>, grid, kThreads, 2, 64, s, stream)
+                 : launch(short_attention_out<128>, grid, kThreads, 2, 128, s, stream);
 }
 
 void short_attention_backward(const ShortAttention& s, std::int64_t head_dim, cudaStream_t stream) {
   const dim3 queries = grid_of(s, s.heads);
   const dim3 keys = grid_of(s, s.heads / s.group);
   if (head_dim == 64) {
-    launch(backward_q<64>, queries, kThreads, 2, 64, s, stream);
-    launch(backward_kv<64>, keys, 2 * kThreads, 6, 64, s, stream);
+    launch(short_attention_dq<64>, queries, kThreads, 2, 64, s, stream);
+    launch(short_attention_dkv<64>, keys, 2 * kThreads, 6, 64, s, stream);
   } else {
-    launch(backward_q<128>, queries, kThreads, 2, 128, s, stream);
-    launch(backward_kv<128>, keys, 2 * kThreads, 6, 128, s, stream);
+    launch(short_attention_dq<128>, queries, kThreads, 2, 128, s, stream);
+    launch(short_attention_dkv<128>, keys, 2 * kThreads, 6, 128, s, stream);
   }
 }
 

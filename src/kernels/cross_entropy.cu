@@ -76,7 +76,7 @@ __device__ Softmax row_softmax(const T* x, std::int64_t width) {
 
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    rows_in_place(DeviceRows logits, const std::int32_t* targets, float* nll_rows) {
+    cross_entropy_rows(DeviceRows logits, const std::int32_t* targets, float* nll_rows) {
   const std::int64_t t = blockIdx.x;
   T* x = static_cast<T*>(logits.data) + t * logits.stride;
   const std::int64_t width = logits.width;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // One block, so that the order of the sum is fixed.
-__global__ void add_rows(const float* nll_rows, std::int64_t count, double* nll_sum) {
+__global__ void cross_entropy_sum(const float* nll_rows, std::int64_t count, double* nll_sum) {
   __shared__ double shared[32];
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) sum += static_cast<double>(nll_rows[i]);
@@ -127,13 +127,13 @@ void cross_entropy_in_place(Type type, const DeviceRows& logits, const std::int3
   with_type(type, [&](auto* typed) {
     using T = std::remove_pointer_t<decltype(typed)>;
     if (vectorisable<T>(logits, kVector<T>)) {
-      rows_in_place<T, kVector<T>><<<rows, kThreads, 0, stream>>>(logits, targets, nll_rows);
+      cross_entropy_rows<T, kVector<T>><<<rows, kThreads, 0, stream>>>(logits, targets, nll_rows);
     } else {
-      rows_in_place<T, 1><<<rows, kThreads, 0, stream>>>(logits, targets, nll_rows);
+      cross_entropy_rows<T, 1><<<rows, kThreads, 0, stream>>>(logits, targets, nll_rows);
     }
   });
   RT_CUDA_CHECK(cudaGetLastError());
-  add_rows<<<1, 1024, 0, stream>>>(nll_rows, logits.count, nll_sum);
+  cross_entropy_sum<<<1, 1024, 0, stream>>>(nll_rows, logits.count, nll_sum);
   RT_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -8,8 +8,9 @@ namespace {
 
 // A thread takes 4 channels, one draw.
 template <class T, int N>
-__global__ void drop(DeviceRows x, DropoutMask mask, const std::int64_t* step,
-                     const std::int64_t* sample_of_token, const std::int32_t* positions, DeviceRows out) {
+__global__ void dropout_rows(DeviceRows x, DropoutMask mask, const std::int64_t* step,
+                             const std::int64_t* sample_of_token, const std::int32_t* positions,
+                             DeviceRows out) {
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (block * 4 >= x.width) return;
   for (std::int64_t t = blockIdx.y; t < x.count; t += gridDim.y) {
@@ -42,9 +43,9 @@ void dropout(Type type, const DeviceRows& x, const DropoutMask& mask, const std:
   with_type(type, [&](auto* typed) {
     using T = std::remove_pointer_t<decltype(typed)>;
     if (x.width % 4 == 0 && vectorisable<T>(x, 4) && vectorisable<T>(out, 4)) {
-      drop<T, 4><<<grid, 128, 0, stream>>>(x, mask, step, sample_of_token, positions, out);
+      dropout_rows<T, 4><<<grid, 128, 0, stream>>>(x, mask, step, sample_of_token, positions, out);
     } else {
-      drop<T, 1><<<grid, 128, 0, stream>>>(x, mask, step, sample_of_token, positions, out);
+      dropout_rows<T, 1><<<grid, 128, 0, stream>>>(x, mask, step, sample_of_token, positions, out);
     }
   });
   RT_CUDA_CHECK(cudaGetLastError());

@@ -7,8 +7,8 @@ namespace {
 
 // Rows are copied as they are, in units of 2, 4 or 16 bytes.
 template <class Unit>
-__global__ void copy_rows(const std::int32_t* ids, const Unit* weight, std::int64_t weight_stride,
-                          std::int64_t vocab, Unit* out, std::int64_t out_stride, std::int64_t units) {
+__global__ void embedding_rows(const std::int32_t* ids, const Unit* weight, std::int64_t weight_stride,
+                               std::int64_t vocab, Unit* out, std::int64_t out_stride, std::int64_t units) {
   const std::int64_t t = blockIdx.x;
   const std::int64_t id = ids[t];
   const bool known = id >= 0 && id < vocab;
@@ -23,7 +23,7 @@ template <class Unit>
 void launch(std::int64_t element, const std::int32_t* ids, const DeviceRows& weight, const DeviceRows& out,
             cudaStream_t stream) {
   const std::int64_t per_unit = static_cast<std::int64_t>(sizeof(Unit)) / element;
-  copy_rows<<<static_cast<unsigned>(out.count), 256, 0, stream>>>(
+  embedding_rows<<<static_cast<unsigned>(out.count), 256, 0, stream>>>(
       ids, static_cast<const Unit*>(weight.data), weight.stride / per_unit, weight.count,
       static_cast<Unit*>(out.data), out.stride / per_unit, out.width / per_unit);
 }

@@ -53,7 +53,7 @@ struct Angles {
 };
 
 template <class T, int N, int kLanes, int kPacks>
-__global__ void __launch_bounds__(kThreads) forward(DeviceRows in, DeviceRows out, RotaryArguments r) {
+__global__ void __launch_bounds__(kThreads) rotary_forward(DeviceRows in, DeviceRows out, RotaryArguments r) {
   const Head<kLanes> head(in.count, r);
   const std::int64_t half = r.head_dim / 2;
   const T* x = static_cast<const T*>(in.data) + head.token * in.stride + head.index * r.head_dim;
@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(kThreads) forward(DeviceRows in, DeviceRows ou
 }
 
 template <class T, int N, int kLanes, int kPacks>
-__global__ void __launch_bounds__(kThreads) backward(DeviceRows dqk, DeviceRows in, RotaryArguments r) {
+__global__ void __launch_bounds__(kThreads)
+    rotary_backward(DeviceRows dqk, DeviceRows in, RotaryArguments r) {
   const Head<kLanes> head(dqk.count, r);
   const std::int64_t half = r.head_dim / 2;
   T* d = static_cast<T*>(dqk.data) + head.token * dqk.stride + head.index * r.head_dim;
@@ -193,7 +194,7 @@ void qk_norm_rope_forward(Type type, const DeviceRows& in, const DeviceRows& out
   with_type(type, [&](auto* typed) {
     using T = std::remove_pointer_t<decltype(typed)>;
     with_layout<T>(in, out, rotary, [&](auto n, auto lanes, auto packs, unsigned blocks) {
-      forward<T, n.value, lanes.value, packs.value><<<blocks, kThreads, 0, stream>>>(in, out, rotary);
+      rotary_forward<T, n.value, lanes.value, packs.value><<<blocks, kThreads, 0, stream>>>(in, out, rotary);
     });
   });
   RT_CUDA_CHECK(cudaGetLastError());
@@ -205,7 +206,7 @@ void qk_norm_rope_backward(Type type, const DeviceRows& dqk, const DeviceRows& i
   with_type(type, [&](auto* typed) {
     using T = std::remove_pointer_t<decltype(typed)>;
     with_layout<T>(dqk, in, rotary, [&](auto n, auto lanes, auto packs, unsigned blocks) {
-      backward<T, n.value, lanes.value, packs.value><<<blocks, kThreads, 0, stream>>>(dqk, in, rotary);
+      rotary_backward<T, n.value, lanes.value, packs.value><<<blocks, kThreads, 0, stream>>>(dqk, in, rotary);
     });
   });
   RT_CUDA_CHECK(cudaGetLastError());

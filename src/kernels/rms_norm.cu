@@ -12,8 +12,8 @@ constexpr int kMostThreads = 1024;
 // Each thread holds kItems packs of N elements.
 template <class T, int N, int kItems>
 __global__ void __launch_bounds__(kMostThreads)
-    forward(DeviceRows in, DeviceRows delta, DeviceRows sum, const T* weight, float eps, DeviceRows out,
-            float* rstd) {
+    rms_norm_forward_rows(DeviceRows in, DeviceRows delta, DeviceRows sum, const T* weight, float eps,
+                          DeviceRows out, float* rstd) {
   __shared__ float shared[32];
   const std::int64_t t = blockIdx.x;
   const T* x = static_cast<const T*>(in.data) + t * in.stride;
@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kMostThreads)
 // With y = x_hat * w and x_hat = x * r: dx += r * (dy * w - x_hat * mean(dy * w * x_hat)).
 template <class T, int N, int kItems>
 __global__ void __launch_bounds__(kMostThreads)
-    backward(DeviceRows dout, DeviceRows residual, const T* weight, const float* rstd, DeviceRows dx) {
+    rms_norm_backward_rows(DeviceRows dout, DeviceRows residual, const T* weight, const float* rstd,
+                           DeviceRows dx) {
   __shared__ float shared[32];
   const std::int64_t t = blockIdx.x;
   Pack<T, N> row[kItems];
@@ -127,8 +128,9 @@ void add_rms_norm_forward(Type type, const DeviceRows& residual_in, const Device
     const bool wide = out.width % kN == 0 && vectorisable<T>(residual_in, kN) && vectorisable<T>(delta, kN) &&
                       vectorisable<T>(residual_out, kN) && vectorisable<T>(out, kN) && aligned(weight, 16);
     with_layout<T>(wide, out.width, [&](auto n, auto items, unsigned threads) {
-      forward<T, n.value, items.value><<<static_cast<unsigned>(out.count), threads, 0, stream>>>(
-          residual_in, delta, residual_out, static_cast<const T*>(weight), eps, out, rstd);
+      rms_norm_forward_rows<T, n.value, items.value>
+          <<<static_cast<unsigned>(out.count), threads, 0, stream>>>(
+              residual_in, delta, residual_out, static_cast<const T*>(weight), eps, out, rstd);
     });
   });
   RT_CUDA_CHECK(cudaGetLastError());
@@ -143,8 +145,9 @@ void rms_norm_backward(Type type, const DeviceRows& dout, const DeviceRows& resi
     const bool wide = dout.width % kN == 0 && vectorisable<T>(dout, kN) && vectorisable<T>(residual, kN) &&
                       vectorisable<T>(dresidual, kN) && aligned(weight, 16);
     with_layout<T>(wide, dout.width, [&](auto n, auto items, unsigned threads) {
-      backward<T, n.value, items.value><<<static_cast<unsigned>(dout.count), threads, 0, stream>>>(
-          dout, residual, static_cast<const T*>(weight), rstd, dresidual);
+      rms_norm_backward_rows<T, n.value, items.value>
+          <<<static_cast<unsigned>(dout.count), threads, 0, stream>>>(
+              dout, residual, static_cast<const T*>(weight), rstd, dresidual);
     });
   });
   RT_CUDA_CHECK(cudaGetLastError());

@@ -363,12 +363,10 @@ void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
                                 normed, rstd);
 }
 
-void Decoder::head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum) {
-  const std::int64_t tokens = pass.tokens();
+void Decoder::head_loss(const DevicePass& pass, const Tensor& dselected, Tensor& nll_sum) {
   const std::int64_t targets = pass.target_rows.size(0);
   Tensor selected = rows(work_.selected, targets);
-  at::index_select_out(selected, rows(work_.final_normed, tokens), 0, pass.target_rows);
-  Tensor dselected = rows(work_.delta, targets);
+  at::index_select_out(selected, rows(work_.final_normed, pass.tokens()), 0, pass.target_rows);
   const std::int64_t chunk = work_.logits.size(0);
   for (std::int64_t begin = 0; begin < targets; begin += chunk) {
     const std::int64_t count = std::min(chunk, targets - begin);
@@ -376,9 +374,16 @@ void Decoder::head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& n
     at::mm_out(logits, selected.narrow(0, begin, count), head_.t());
     Tensor nll_rows = rows(work_.nll_rows, count);
     kernels::cross_entropy_in_place(logits, pass.targets.narrow(0, begin, count), nll_rows, nll_sum);
+    if (!dselected.defined()) continue;
     Tensor part = dselected.narrow(0, begin, count);
     at::mm_out(part, logits, head_);
   }
+}
+
+void Decoder::head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum) {
+  const std::int64_t tokens = pass.tokens();
+  const Tensor dselected = rows(work_.delta, pass.target_rows.size(0));
+  head_loss(pass, dselected, nll_sum);
   Tensor dnormed = matrix(work_.wide_gradients[0], tokens, config_.hidden_size);
   dnormed.zero_();
   dnormed.index_copy_(0, pass.target_rows, dselected);
@@ -487,6 +492,11 @@ void Decoder::forward_backward(const DevicePass& pass, const Tensor& step, const
     block_backward(l, pass, dropout, gradient, dresidual);
   }
   side_.join();
+}
+
+void Decoder::evaluate(const DevicePass& pass, Tensor& nll_sum) {
+  forward(pass, DropoutContext{});
+  head_loss(pass, Tensor(), nll_sum);
 }
 
 Tensor Decoder::logits(const DevicePass& pass) {

@@ -99,7 +99,11 @@ class Decoder {
   // (fp64 [1]). `step` int64 [1] on the device keys dropout.
   void forward_backward(const DevicePass& pass, const Tensor& step, const Tensor& gradient, Tensor& nll_sum);
 
-  // Logits [T, vocab] in fp32 of a pass, without dropout; for tests and evaluation of short passes.
+  // Adds the sum of the pass's token NLLs to `nll_sum` (fp64 [1]), without dropout, in the buffers of
+  // forward_backward; the logits exist in chunks only.
+  void evaluate(const DevicePass& pass, Tensor& nll_sum);
+
+  // Logits [T, vocab] in fp32 of a pass, without dropout; for tests.
   Tensor logits(const DevicePass& pass);
 
  private:
@@ -146,6 +150,9 @@ class Decoder {
                       const Tensor& gradient, Tensor& dresidual);
   void attention_half_backward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout,
                                const Tensor& gradient, Tensor& dresidual);
+  // The logits of the rows with a target and their NLLs, chunk by chunk. dselected [target rows, hidden],
+  // where it is defined, gets the gradient of those rows.
+  void head_loss(const DevicePass& pass, const Tensor& dselected, Tensor& nll_sum);
   void head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum);
   RopeTable rope_of(const DevicePass& pass) const;
   DropoutContext dropout_context(const DevicePass& pass, const Tensor& step) const;

@@ -37,11 +37,11 @@ struct ClassRule {
   std::string_view part;  // of the kernel's name
   std::string_view name;
 };
-// The first that fits counts. Our kernels' names carry their file's namespace through their arguments.
+// The first that fits counts.
 constexpr std::array kClasses{
+    ClassRule{"short_attention", "attention"},
     ClassRule{"flash", "attention"},
     ClassRule{"Flash", "attention"},
-    ClassRule{"skinny", "LoRA gradients"},
     ClassRule{"splitK", "split-K reductions"},
     ClassRule{"nvjet", "GEMM"},
     ClassRule{"gemm", "GEMM"},
@@ -51,6 +51,8 @@ constexpr std::array kClasses{
     ClassRule{"swiglu", "SwiGLU"},
     ClassRule{"rotary", "QK-norm and RoPE"},
     ClassRule{"cross_entropy", "cross-entropy"},
+    ClassRule{"embedding", "embedding"},
+    ClassRule{"dropout", "dropout"},
     ClassRule{"adamw", "optimizer"},
     ClassRule{"partial_squares", "optimizer"},
     ClassRule{"find_nonfinite", "optimizer"},

@@ -3,6 +3,7 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
@@ -122,6 +123,29 @@ void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadP
     filled += slot.destination.nbytes();
     if (progress) progress(filled);
   }
+}
+
+at::Tensor adapter_parameters(const model::FlatLayout& layout, const exporting::Adapter& adapter) {
+  at::Tensor host = at::empty({layout.elements}, at::kFloat).zero_();
+  std::size_t used = 0;
+  for (const model::FlatTensor& tensor : layout.tensors) {
+    const auto found = std::find_if(adapter.tensors.begin(), adapter.tensors.end(),
+                                    [&](const exporting::AdapterTensor& t) { return t.name == tensor.name; });
+    if (found == adapter.tensors.end())
+      throw UserError("the adapter holds no tensor \"" + tensor.name + "\"");
+    if (found->shape != std::vector<std::int64_t>{tensor.rows, tensor.columns}) {
+      throw UserError(
+          fmt::format("the adapter's tensor \"{}\" does not have the shape [{}, {}] that the model needs",
+                      tensor.name, tensor.rows, tensor.columns));
+    }
+    std::copy(found->values.begin(), found->values.end(), host.data_ptr<float>() + tensor.offset);
+    ++used;
+  }
+  if (used != adapter.tensors.size()) {
+    throw UserError(fmt::format("the adapter holds {} tensors, but the model has a place for {} of them",
+                                adapter.tensors.size(), used));
+  }
+  return host;
 }
 
 }  // namespace ranktune::train

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "cluster/communicator.hpp"
+#include "export/adapter.hpp"
 #include "model/decoder.hpp"
 #include "model/weights.hpp"
 
@@ -24,5 +25,9 @@ void load_weights(model::Decoder& decoder, const model::WeightFiles& files,
 
 // Norms 1, everything else normal with config.initializer_range; the same on every rank.
 void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadProgress& progress);
+
+// An adapter as the flat parameters of the layout: fp32 [elements] on the host, gaps zero. Throws UserError
+// where a tensor is missing, has another shape or no place.
+at::Tensor adapter_parameters(const model::FlatLayout& layout, const exporting::Adapter& adapter);
 
 }  // namespace ranktune::train

@@ -81,6 +81,13 @@ std::int64_t largest_pass(const MemoryRequest& request, std::int64_t max_tokens_
                                   : std::min(whole, std::max(max_tokens_per_pass, request.longest_sample));
 }
 
+bool pass_fits(const model::Decoder& decoder, std::int64_t tokens, std::int64_t longest,
+               std::int64_t recomputed, std::int64_t free_bytes) {
+  return decoder.activation_bytes(tokens, recomputed) +
+             attention_bytes(decoder, tokens, std::min(tokens, longest)) <=
+         budget_of(decoder, free_bytes);
+}
+
 double relative_cost(std::int64_t tokens, std::int64_t recomputed, std::int64_t layers) {
   const double share = static_cast<double>(recomputed) / static_cast<double>(layers);
   return (1 + 117.0 / static_cast<double>(tokens)) * (1 + 0.26 * share);

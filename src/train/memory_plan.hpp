@@ -35,6 +35,11 @@ std::int64_t largest_pass(const MemoryRequest& request, std::int64_t max_tokens_
 // alone with recomputation does not fit.
 MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& request);
 
+// Whether passes of `tokens` tokens, of samples of at most `longest` each, fit where `recomputed` blocks are
+// recomputed.
+bool pass_fits(const model::Decoder& decoder, std::int64_t tokens, std::int64_t longest,
+               std::int64_t recomputed, std::int64_t free_bytes);
+
 // Time of a pass per token, 1 for a very long one with everything kept. Small passes leave the GPU partly
 // idle: measured on one H200 with an 8B model, 712 tokens take 15 % more each than 8,188. A recomputed block
 // runs its GEMMs up to SwiGLU again, 26 % of its forward and backward.

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "train/loading.hpp"
 #include "train/output.hpp"
 
 namespace ranktune::train {
@@ -45,7 +46,7 @@ Trainer::Trainer(const TrainSettings& settings, model::Decoder& decoder, const d
       store_(store),
       environment_(environment),
       global_batch_(settings.micro_batch * settings.accumulation * environment.session.world_size()),
-      order_(store.samples(), global_batch_, settings.seed, settings.shuffle),
+      order_(store, global_batch_, settings.seed, settings.shuffle, settings.pack_length),
       engine_(decoder, settings.optimizer, environment.communicator, &environment.watchdog) {}
 
 void Trainer::start_fresh(std::uint64_t lora_seed) {
@@ -57,26 +58,7 @@ void Trainer::start_fresh(std::uint64_t lora_seed) {
 }
 
 void Trainer::start_from(const exporting::Adapter& adapter) {
-  at::Tensor host = at::empty({decoder_.layout().elements}, at::kFloat).zero_();
-  std::size_t used = 0;
-  for (const model::FlatTensor& tensor : decoder_.layout().tensors) {
-    const auto found = std::find_if(adapter.tensors.begin(), adapter.tensors.end(),
-                                    [&](const exporting::AdapterTensor& t) { return t.name == tensor.name; });
-    if (found == adapter.tensors.end())
-      throw UserError("the adapter holds no tensor \"" + tensor.name + "\"");
-    if (found->shape != std::vector<std::int64_t>{tensor.rows, tensor.columns}) {
-      throw UserError(
-          fmt::format("the adapter's tensor \"{}\" does not have the shape [{}, {}] that the model needs",
-                      tensor.name, tensor.rows, tensor.columns));
-    }
-    std::copy(found->values.begin(), found->values.end(), host.data_ptr<float>() + tensor.offset);
-    ++used;
-  }
-  if (used != adapter.tensors.size()) {
-    throw UserError(fmt::format("the adapter holds {} tensors, but the model has a place for {} of them",
-                                adapter.tensors.size(), used));
-  }
-  engine_.buffers().master.copy_(host);
+  engine_.buffers().master.copy_(adapter_parameters(decoder_.layout(), adapter));
   engine_.publish_master();
 }
 
@@ -100,10 +82,8 @@ MemoryRequest Trainer::measure_windows() const {
   const cluster::Session& session = environment_.session;
   MemoryRequest request;
   for (std::int64_t step = steps_done_; step < settings_.total_steps; ++step) {
-    const auto slots = order_.slots(step);
     std::int64_t window = 0;
-    for (const std::int64_t sample : data::share_of_rank(slots, session.rank(), session.world_size())) {
-      if (sample < 0) continue;
+    for (const std::int64_t sample : order_.samples(step, session.rank(), session.world_size())) {
       const auto length = static_cast<std::int64_t>(store_.sample(sample).size());
       window += length;
       request.longest_sample = std::max(request.longest_sample, length);
@@ -123,13 +103,21 @@ const MemoryPlan& Trainer::plan(Recompute recompute, std::int64_t max_tokens_per
   const cluster::Session& session = environment_.session;
   request.free_bytes =
       -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
-  return adopt(plan_memory(decoder_, request));
+  return adopt(plan_memory(decoder_, request), memory_limit);
 }
 
-const MemoryPlan& Trainer::adopt(MemoryPlan plan) {
+const MemoryPlan& Trainer::adopt(MemoryPlan plan, std::int64_t memory_limit) {
   // The split is the plan's, since bits depend on it; how much it takes depends on the steps that are left.
   const MemoryRequest left = measure_windows();
   plan.reserved_tokens = largest_pass(left, plan.max_tokens_per_pass);
+  if (environment_.evaluation != nullptr) {
+    const cluster::Session& session = environment_.session;
+    const std::int64_t free_bytes =
+        -session.max(-free_device_bytes(decoder_.options().device, session.local_size(), memory_limit));
+    evaluation_plan_ = plan_evaluation(decoder_, *environment_.evaluation, settings_.eval_batch,
+                                       plan.reserved_tokens, plan.recomputed, free_bytes);
+    plan.reserved_tokens = evaluation_plan_.reserved_tokens;
+  }
   plan.activation_bytes = decoder_.activation_bytes(plan.reserved_tokens, plan.recomputed);
   plan_ = std::move(plan);
   engine_.reserve(plan_.reserved_tokens, plan_.recomputed);
@@ -139,15 +127,14 @@ const MemoryPlan& Trainer::adopt(MemoryPlan plan) {
 }
 
 std::vector<data::PassBatch> Trainer::passes_of(std::int64_t step) const {
-  const auto slots = order_.slots(step);
-  const auto share =
-      data::share_of_rank(slots, environment_.session.rank(), environment_.session.world_size());
+  const auto share = order_.samples(step, environment_.session.rank(), environment_.session.world_size());
   return data::make_passes(store_, share, plan_.max_tokens_per_pass);
 }
 
 cluster::StopReason Trainer::run() {
   // On the GPU a step is read back while the next one runs, so that the host never waits.
   const std::size_t lag = decoder_.options().device.is_cuda() ? 1 : 0;
+  if (evaluation_is_due(steps_done_)) evaluate();  // the checkpoint was made by a stop that came before it
   last_finished_ = steady_seconds();
   environment_.watchdog.phase("first step", kFirstStepDeadline);
   std::int64_t launched = steps_done_;
@@ -159,6 +146,10 @@ cluster::StopReason Trainer::run() {
     ++launched;
     environment_.watchdog.progress(launched);
     drain(lag);
+    if (evaluation_is_due(launched)) {
+      drain(0);
+      if (stop_seen_ == 0) evaluate();
+    }
     if (settings_.save_steps > 0 && launched % settings_.save_steps == 0 && stop_seen_ == 0) {
       drain(0);
       save();
@@ -195,18 +186,17 @@ void Trainer::finish_step(const StepOutcome& outcome, double learning_rate) {
 }
 
 void Trainer::stop_on_bad_step(const StepOutcome& outcome) const {
-  const auto slots = order_.slots(outcome.step);
   const std::int64_t world = environment_.session.world_size();
   std::string who = "the sum over the ranks";
-  std::span<const std::int64_t> suspects(slots);
+  auto suspects = order_.samples(outcome.step, 0, 1);
   if (outcome.bad_rank >= 0) {
     who = fmt::format("rank {} on {}", outcome.bad_rank,
                       environment_.session.hosts()[static_cast<std::size_t>(outcome.bad_rank)]);
-    suspects = data::share_of_rank(slots, outcome.bad_rank, world);
+    suspects = order_.samples(outcome.step, outcome.bad_rank, world);
   }
   std::string samples;
   for (const std::int64_t sample : suspects) {
-    if (sample >= 0) samples += (samples.empty() ? "" : ", ") + std::to_string(sample);
+    samples += (samples.empty() ? "" : ", ") + std::to_string(sample);
   }
   // The flag came with the all-reduce: every rank is here, at the same step.
   throw cluster::AgreedError(
@@ -265,6 +255,33 @@ void Trainer::gather_rank_rows() {
   write_rank_rows(stats);
 }
 
+bool Trainer::evaluation_is_due(std::int64_t step) const {
+  if (environment_.evaluation == nullptr || evaluated_step_ == step) return false;
+  return step == settings_.total_steps || (settings_.eval_steps > 0 && step % settings_.eval_steps == 0);
+}
+
+void Trainer::evaluate() {
+  environment_.watchdog.phase("evaluation", kStepDeadline);
+  const bool root = environment_.session.is_root();
+  const auto outcome = train::evaluate(decoder_, *environment_.evaluation, evaluation_plan_,
+                                       environment_.session, environment_.signals, environment_.watchdog,
+                                       [&](std::int64_t done, std::int64_t batches) {
+                                         if (root) environment_.observer->evaluating(done, batches);
+                                       });
+  last_finished_ = steady_seconds();  // the time belongs to no step
+  environment_.watchdog.phase("training", kStepDeadline);
+  if (!outcome) {
+    stop_seen_ = 1;
+    return;
+  }
+  evaluated_step_ = steps_done_;
+  if (!root) return;
+  const store::EvalRow row{steps_done_, outcome->loss, outcome->perplexity, outcome->target_tokens,
+                           outcome->seconds};
+  environment_.io->submit([metrics = environment_.metrics, row] { metrics->write(row); });
+  environment_.observer->evaluation(row);
+}
+
 void Trainer::save() {
   environment_.watchdog.phase("checkpoint", kStepDeadline);
   saved_step_ = steps_done_;
@@ -275,6 +292,7 @@ void Trainer::save() {
     exporting::Adapter adapter;
   };
   environment_.io->drain();  // one checkpoint at a time is in memory
+  if (environment_.evaluation != nullptr) settings_.bits["evaluated_step"] = evaluated_step_;
   const model::FlatBuffers& buffers = engine_.buffers();
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->master = to_host(buffers.master);

@@ -20,6 +20,7 @@
 #include "store/checkpoint.hpp"
 #include "store/metrics.hpp"
 #include "store/run_lock.hpp"
+#include "train/evaluation.hpp"
 #include "train/io_thread.hpp"
 #include "train/memory_plan.hpp"
 #include "train/schedule.hpp"
@@ -35,8 +36,11 @@ struct TrainSettings {
   OptimizerSettings optimizer;
   std::uint64_t seed = 3407;
   bool shuffle = true;
+  std::int64_t pack_length = 0;       // tokens; > 0: micro-batches are of packs, not of samples
   std::int64_t save_steps = 0;        // 0: only at the end
   std::int64_t save_total_limit = 0;  // 0: all are kept
+  std::int64_t eval_steps = 0;        // evaluate every so many steps, and at the end; 0: at the end only
+  std::int64_t eval_batch = 4;        // samples of a rank in an evaluation batch
   std::filesystem::path output_dir;
   std::filesystem::path tokenizer_folder;  // whose files go with the adapter
   exporting::AdapterConfig adapter;
@@ -57,6 +61,8 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   virtual void step(const StepReport& report) = 0;
   virtual void checkpoint(const std::filesystem::path& path, std::int64_t step) = 0;
+  virtual void evaluating(std::int64_t done, std::int64_t batches) = 0;
+  virtual void evaluation(const store::EvalRow& row) = 0;
 };
 
 // Everything of the job that the loop works with; all of it outlives the trainer.
@@ -65,10 +71,11 @@ struct TrainEnvironment {
   cluster::Communicator& communicator;
   cluster::SignalWatcher& signals;
   cluster::Watchdog& watchdog;
-  IoThread* io = nullptr;                   // rank 0
-  store::MetricsWriter* metrics = nullptr;  // rank 0, used on the I/O thread only
-  store::RunLock* lock = nullptr;           // rank 0
-  TrainObserver* observer = nullptr;        // rank 0
+  IoThread* io = nullptr;                        // rank 0
+  store::MetricsWriter* metrics = nullptr;       // rank 0, used on the I/O thread only
+  store::RunLock* lock = nullptr;                // rank 0
+  TrainObserver* observer = nullptr;             // rank 0
+  const data::TokenStore* evaluation = nullptr;  // samples that are evaluated, the same on all ranks
 };
 
 class Trainer {
@@ -81,10 +88,12 @@ class Trainer {
   void start_from(const exporting::Adapter& adapter);  // throws UserError where shapes differ
   void resume(std::int64_t step,
               std::vector<std::vector<float>>& arrays);  // parameters, exp_avg, exp_avg_sq; on rank 0
+  // The step of the last evaluation before the checkpoint was made, from its bits.
+  void resume_evaluation(std::int64_t evaluated_step) { evaluated_step_ = evaluated_step; }
 
   // Plans memory for the steps that are left; collective.
   const MemoryPlan& plan(Recompute recompute, std::int64_t max_tokens_per_pass, std::int64_t memory_limit);
-  const MemoryPlan& adopt(MemoryPlan plan);  // the plan of a checkpoint instead
+  const MemoryPlan& adopt(MemoryPlan plan, std::int64_t memory_limit);  // that of a checkpoint instead
 
   // Trains to the end or until a stop was agreed; a checkpoint is committed at the end either way.
   // Collective. Throws AgreedError on a loss or gradient that is not finite, naming step, rank and samples;
@@ -102,6 +111,8 @@ class Trainer {
   void finish_step(const StepOutcome& outcome, double learning_rate);
   void report(const StepOutcome& outcome, double learning_rate, double step_seconds);
   void stop_on_bad_step(const StepOutcome& outcome) const;
+  bool evaluation_is_due(std::int64_t step) const;
+  void evaluate();
   void save();
   void drain(std::size_t lag);
   void write_rank_rows(const std::vector<RankStats>& stats);
@@ -117,6 +128,8 @@ class Trainer {
   MemoryPlan plan_;
   std::int64_t steps_done_ = 0;  // collected
   std::int64_t saved_step_ = -1;
+  EvaluationPlan evaluation_plan_;
+  std::int64_t evaluated_step_ = 0;
   double last_finished_ = 0;
   double stop_seen_ = 0;
   std::vector<double> learning_rates_;  // of the steps in flight

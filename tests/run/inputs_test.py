@@ -173,7 +173,7 @@ class Inputs(harness.RunTest):
 
     def test_what_this_version_cannot_do(self):
         """Refused, never ignored: each flag has a sentence of its own."""
-        switches = ["packing", "load_in_4bit", "load_in_8bit", "full_finetuning", "use_dora", "push_model", "save_gguf"]
+        switches = ["load_in_4bit", "load_in_8bit", "full_finetuning", "use_dora", "push_model", "save_gguf"]
         values = {"optim": "adamw_8bit", "report_to": "tensorboard", "bias": "all", "lr_scheduler_type": "polynomial",
                   "dtype": "float16", "save_method": "merged_4bit", "target_modules": "embed_tokens",
                   "raw_text_file": "book.txt", "loftq_config": "{}", "quantization": "q4_k_m", "hub_path": "me/mine"}
@@ -184,7 +184,7 @@ class Inputs(harness.RunTest):
             self.assertEqual(len(about), 1, (flag, str(done)))
         for flag in ["optim", "report_to", "bias", "lr_scheduler_type", "dtype", "save_method", "target_modules"]:
             self.assertTrue(any(values[flag] in sentence for sentence in done.sentences()), flag)
-        self.refused("--packing", packing=True)
+        self.refused("--load_in_8bit", load_in_8bit=True)
 
     def test_bfloat16_on_the_cpu(self):
         self.refused("--dtype bfloat16", dtype="bfloat16")
@@ -203,8 +203,8 @@ class Inputs(harness.RunTest):
         folder = self.folder_like("several")
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-4])
-        done = self.refused("--learning_rate", "--lora_dropout", "--packing", weights, f"{self.folder / 'gone.json'}",
-                            sentences=5, learning_rate=-1, lora_dropout=2, packing=True, model_name=folder,
+        done = self.refused("--learning_rate", "--lora_dropout", "--use_dora", weights, f"{self.folder / 'gone.json'}",
+                            sentences=5, learning_rate=-1, lora_dropout=2, use_dora=True, model_name=folder,
                             dataset=self.folder / "gone.json")
         self.assertEqual(len(set(done.sentences())), 5)
 

@@ -178,7 +178,6 @@ TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
                                           {"--full_finetuning", "True"},
                                           {"--use_dora"},
                                           {"--loftq_config", "{}"},
-                                          {"--packing"},
                                           {"--save_gguf"},
                                           {"--quantization", "q8_0"},
                                           {"--quantization", "q8_0", "f16"},
@@ -193,8 +192,7 @@ TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
                                           {"--optim", "adamw_8bit"},
                                           {"--dtype", "float16"},
                                           {"--bias", "all"},
-                                          {"--save_method", "merged_4bit"},
-                                          {"--per_device_eval_batch_size", "4"}};
+                                          {"--save_method", "merged_4bit"}};
   for (const Arguments& arguments : refused) {
     const std::string sentence = problem(arguments);
     EXPECT_TRUE(has(sentence, arguments.front())) << sentence;
@@ -219,6 +217,21 @@ TEST(TrainOptions, ATokenIsNeverRepeated) {
   TrainOptions options;
   options.hub_token = "hf_secret";
   EXPECT_FALSE(has(to_json(options).dump(), "hf_secret"));
+}
+
+TEST(TrainOptions, EvaluationNeedsSomethingToEvaluate) {
+  EXPECT_FALSE(parsed({}).evaluates());
+  EXPECT_TRUE(parsed({"--eval_split", "0.1", "--eval_steps", "5"}).evaluates());
+  EXPECT_EQ(
+      parsed({"--eval_dataset", "a.json", "--per_device_eval_batch_size", "2"}).per_device_eval_batch_size,
+      2);
+  EXPECT_EQ(parsed({"--eval_split", "20"}).eval_split, 20.0);
+  EXPECT_TRUE(has(problem({"--eval_steps", "5"}), "--eval_steps has nothing to evaluate"));
+  EXPECT_TRUE(
+      has(problem({"--per_device_eval_batch_size", "4"}), "--per_device_eval_batch_size has nothing"));
+  EXPECT_TRUE(has(problem({"--eval_split", "0.1", "--eval_dataset", "a.json"}), "give one of them"));
+  EXPECT_TRUE(has(problem({"--eval_split", "2.5"}), "not '2.5'"));
+  EXPECT_TRUE(has(problem({"--eval_split", "0"}), "--eval_split must be"));
 }
 
 TEST(TrainOptions, WarmupRatioReplacesTheDefaultSteps) {
@@ -343,6 +356,9 @@ TEST(Help, NamesEveryFlag) {
                            "num_train_epochs",
                            "max_grad_norm",
                            "shuffle",
+                           "eval_dataset",
+                           "eval_split",
+                           "eval_steps",
                            "save_steps",
                            "save_total_limit",
                            "resume",
@@ -385,7 +401,23 @@ TEST(Json, HoldsEveryOption) {
   EXPECT_EQ(json.at("shuffle"), true);
   EXPECT_EQ(json.at("target_modules"), nlohmann::json::array({"q_proj"}));
   EXPECT_TRUE(json.at("warmup_ratio").is_null());
-  EXPECT_EQ(json.size(), 62U) << "a new option? count it here";
+  EXPECT_EQ(json.size(), 65U) << "a new option? count it here";
+}
+
+TEST(EvalOptions, AreThoseOfModelAndData) {
+  const auto problems = [](const Arguments& arguments) { return parse_eval_options(arguments).problems; };
+  EXPECT_TRUE(
+      problems({"--eval_dataset", "a.json", "--prompt_template", "alpaca", "--device", "cpu"}).empty());
+  EXPECT_TRUE(problems({"--dataset", "a.json", "--eval_split", "0.1", "--seed", "3"}).empty());
+  EXPECT_EQ(parse_eval_options({"--eval_dataset", "a.json"}).options.dataset, "");
+  EXPECT_EQ(problems({}).size(), 1U);
+  for (const char* flag : {"--max_steps", "--output_dir", "--r"}) {
+    const auto found = problems({"--eval_dataset", "a.json", flag, "8"});
+    ASSERT_EQ(found.size(), 1U) << flag;
+    EXPECT_TRUE(has(found.front(), std::string(flag) + " means nothing to ranktune eval")) << found.front();
+  }
+  EXPECT_TRUE(has(eval_help(), "--eval_dataset"));
+  EXPECT_FALSE(has(eval_help(), "--learning_rate"));
 }
 
 TEST(Subcommands, AreFoundOrSuggested) {

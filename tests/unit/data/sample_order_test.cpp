@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "base/error.hpp"
@@ -73,17 +74,28 @@ TEST(SampleOrder, WithoutShuffleItIsFileOrder) {
   EXPECT_EQ(order.epoch(3), (Order{0, 1, 2, 3, 4}));
 }
 
+// Samples of the whole step.
+Order all_of(const SampleOrder& order, std::int64_t step) {
+  return order.samples(step, 0, 1);
+}
+
+TokenStore store_of(const std::vector<std::int64_t>& lengths) {
+  TokenStore store;
+  for (const std::int64_t length : lengths) store.offsets.push_back(store.offsets.back() + length);
+  store.ids.resize(static_cast<std::size_t>(store.offsets.back()));
+  return store;
+}
+
 TEST(SampleOrder, StepsWalkThroughTheEpochs) {
   const SampleOrder order(10, 4, 3407, true);
-  EXPECT_EQ(order.steps_per_epoch(), 3);
+  EXPECT_EQ(order.steps_in_epoch(0), 3);
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
     Order walked;
     for (std::int64_t step = 3 * epoch; step < 3 * epoch + 3; ++step) {
       EXPECT_EQ(order.epoch_of_step(step), epoch);
       EXPECT_EQ(order.samples_before(step), 10 * epoch + static_cast<std::int64_t>(walked.size()));
-      const auto slots = order.slots(step);
-      ASSERT_EQ(slots.size(), 4U);
-      std::copy_if(slots.begin(), slots.end(), std::back_inserter(walked), [](auto s) { return s >= 0; });
+      const Order samples = all_of(order, step);
+      walked.insert(walked.end(), samples.begin(), samples.end());
     }
     EXPECT_EQ(walked, order.epoch(epoch));
   }
@@ -91,35 +103,115 @@ TEST(SampleOrder, StepsWalkThroughTheEpochs) {
 
 TEST(SampleOrder, OnlyTheEndOfAnEpochHasEmptySlots) {
   const SampleOrder order(10, 4, 3407, false);
-  EXPECT_EQ(order.slots(0), (Order{0, 1, 2, 3}));
-  EXPECT_EQ(order.slots(2), (Order{8, 9, -1, -1}));
-  EXPECT_EQ(order.slots(3), (Order{0, 1, 2, 3}));
-  EXPECT_EQ(order.slots(2), (Order{8, 9, -1, -1}));  // back again: nothing depends on the calls before
-  EXPECT_EQ(SampleOrder(8, 4, 1, false).steps_per_epoch(), 2);
-  EXPECT_EQ(SampleOrder(2, 4, 1, false).slots(5), (Order{0, 1, -1, -1}));
+  EXPECT_EQ(all_of(order, 0), (Order{0, 1, 2, 3}));
+  EXPECT_EQ(all_of(order, 2), (Order{8, 9}));
+  EXPECT_EQ(all_of(order, 3), (Order{0, 1, 2, 3}));
+  EXPECT_EQ(all_of(order, 2), (Order{8, 9}));  // back again: nothing depends on the calls before
+  EXPECT_EQ(SampleOrder(8, 4, 1, false).steps_in_epoch(0), 2);
+  EXPECT_EQ(all_of(SampleOrder(2, 4, 1, false), 5), (Order{0, 1}));
 }
 
 TEST(SampleOrder, RanksShareTheSlotsWithoutGapOrOverlap) {
   for (const std::int64_t slots : {1, 4, 8, 10}) {
-    const Order all = SampleOrder(100, slots, 7, true).slots(0);
+    const SampleOrder order(100, slots, 7, true);
     for (const std::int64_t ranks : {1, 2, 3, 4, 8}) {
       Order joined;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const auto share = share_of_rank(all, rank, ranks);
-        EXPECT_EQ(share.data() - all.data(), rank * slots / ranks);
+        const Order share = order.samples(0, rank, ranks);
+        EXPECT_EQ(static_cast<std::int64_t>(joined.size()), rank * slots / ranks);
         joined.insert(joined.end(), share.begin(), share.end());
       }
-      EXPECT_EQ(joined, all);
+      EXPECT_EQ(joined, all_of(order, 0));
     }
   }
+  // Slots that the end of an epoch leaves empty are those of the last ranks.
+  const SampleOrder order(10, 4, 7, false);
+  EXPECT_EQ(order.samples(2, 0, 2), (Order{8, 9}));
+  EXPECT_EQ(order.samples(2, 1, 2), (Order{}));
 }
 
 TEST(SampleOrder, RefusesWhatIsNoOrder) {
   EXPECT_THROW(SampleOrder(0, 4, 1, true), Failure);
   EXPECT_THROW(SampleOrder(4, 0, 1, true), Failure);
-  EXPECT_THROW(SampleOrder(4, 1, 1, true).slots(-1), Failure);
-  const Order slots(4);
-  EXPECT_THROW(share_of_rank(slots, 2, 2), Failure);
+  EXPECT_THROW(SampleOrder(4, 1, 1, true).samples(-1, 0, 1), Failure);
+  EXPECT_THROW(SampleOrder(4, 1, 1, true).samples(0, 2, 2), Failure);
+  EXPECT_THROW(SampleOrder(store_of({3, 11}), 1, 1, true, 10), Failure);
+}
+
+TEST(Packing, IsFirstFitInFileOrder) {
+  const SampleOrder order(store_of({6, 5, 4, 3, 2, 10, 1}), 2, 1, false, 10);
+  const SampleOrder::Epoch epoch = order.packs(0);
+  EXPECT_EQ(epoch.samples, (Order{0, 2, 1, 3, 4, 5, 6}));
+  EXPECT_EQ(epoch.starts, (Order{0, 2, 5, 6, 7}));
+  EXPECT_EQ(order.steps_in_epoch(0), 2);
+  EXPECT_EQ(order.samples(0, 0, 2), (Order{0, 2}));
+  EXPECT_EQ(order.samples(0, 1, 2), (Order{1, 3, 4}));
+  EXPECT_EQ(order.samples(1, 1, 2), (Order{6}));
+  EXPECT_EQ(order.samples_before(1), 5);
+  EXPECT_EQ(order.samples_before(2), 7);
+}
+
+// Against a plain search through all packs.
+TEST(Packing, EqualsAPlainFirstFitAndIsAFunctionOfSeedAndEpoch) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < 300; ++i) lengths.push_back(2 + i * i * 37 % 61);
+  const TokenStore store = store_of(lengths);
+  const SampleOrder order(store, 8, 5, true, 100);
+  const SampleOrder plain(store, 8, 5, true, 0);
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<Order> expected;
+    std::vector<std::int64_t> room;
+    for (const std::int64_t sample : plain.epoch(epoch)) {
+      const std::int64_t length = lengths[static_cast<std::size_t>(sample)];
+      std::size_t pack = 0;
+      while (pack < room.size() && room[pack] < length) ++pack;
+      if (pack == room.size()) {
+        room.push_back(100);
+        expected.emplace_back();
+      }
+      room[pack] -= length;
+      expected[pack].push_back(sample);
+    }
+    const SampleOrder::Epoch packs = order.packs(epoch);
+    std::vector<Order> found;
+    for (std::size_t i = 1; i < packs.starts.size(); ++i) {
+      found.emplace_back(packs.samples.begin() + packs.starts[i - 1],
+                         packs.samples.begin() + packs.starts[i]);
+    }
+    EXPECT_NE(found, expected) << "the packs are permuted";
+    std::sort(found.begin(), found.end());
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(found, expected);
+    EXPECT_EQ(SampleOrder(store, 3, 5, true, 100).packs(epoch).samples, packs.samples);
+  }
+  EXPECT_NE(order.packs(0).samples, order.packs(1).samples);
+}
+
+TEST(Packing, StepsWalkThroughEpochsOfDifferentLength) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < 60; ++i) lengths.push_back(2 + i * i * 37 % 61);
+  const SampleOrder order(store_of(lengths), 2, 5, true, 100);
+  std::int64_t step = 0;
+  std::set<std::int64_t> different;
+  for (std::int64_t epoch = 0; epoch < 20; ++epoch) {
+    EXPECT_EQ(order.steps_of_epochs(static_cast<double>(epoch)), step);
+    const std::int64_t steps = order.steps_in_epoch(epoch);
+    different.insert(steps);
+    EXPECT_EQ(order.steps_of_epochs(static_cast<double>(epoch) + 0.5), step + (steps + 1) / 2);
+    Order walked;
+    for (std::int64_t i = 0; i < steps; ++i, ++step) {
+      EXPECT_EQ(order.epoch_of_step(step), epoch);
+      EXPECT_EQ(order.samples_before(step), 60 * epoch + static_cast<std::int64_t>(walked.size()));
+      for (std::int64_t rank = 0; rank < 2; ++rank) {
+        const Order share = order.samples(step, rank, 2);
+        walked.insert(walked.end(), share.begin(), share.end());
+      }
+    }
+    EXPECT_EQ(walked, order.epoch(epoch));
+  }
+  EXPECT_GT(different.size(), 1U) << "this test is about epochs of different length";
+  // Back at the start: nothing depends on the calls before.
+  EXPECT_EQ(order.samples(0, 0, 1), SampleOrder(store_of(lengths), 2, 5, true, 100).samples(0, 0, 1));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -196,6 +197,33 @@ TEST(TokenCache, AFullDiskIsAnErrorText) {
   EXPECT_CONTAINS(*error, "No space left on device");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "tokens" / "key.tokens"));
   EXPECT_FALSE(std::filesystem::is_symlink(temporary));
+}
+
+TEST(TokenStore, HoldsSamplesOutByTheSeedAlone) {
+  TokenStore all;
+  for (std::int32_t i = 0; i < 20; ++i) {
+    all.ids.insert(all.ids.end(), static_cast<std::size_t>(i % 3 + 1), i);
+    all.offsets.push_back(all.tokens());
+  }
+  const auto first_ids = [](const TokenStore& store) {
+    std::vector<std::int32_t> ids;
+    for (std::int64_t i = 0; i < store.samples(); ++i) ids.push_back(store.sample(i).front());
+    return ids;
+  };
+  TokenStore rest = all;
+  const TokenStore held = hold_out(rest, 6, 1);
+  EXPECT_EQ(held.samples(), 6);
+  EXPECT_EQ(rest.samples(), 14);
+  auto both = first_ids(held);
+  EXPECT_TRUE(std::is_sorted(both.begin(), both.end()));
+  for (const std::int32_t id : first_ids(rest)) both.push_back(id);
+  std::sort(both.begin(), both.end());
+  EXPECT_EQ(both, first_ids(all));
+  TokenStore again = all;
+  EXPECT_EQ(first_ids(hold_out(again, 6, 1)), first_ids(held));
+  EXPECT_EQ(again.ids, rest.ids);
+  TokenStore other = all;
+  EXPECT_NE(first_ids(hold_out(other, 6, 2)), first_ids(held));
 }
 
 }  // namespace
