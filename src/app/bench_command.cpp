@@ -140,11 +140,7 @@ void BenchRun::prepare() {
 train::BenchWork BenchRun::work_of(const std::string& workload) {
   if (const auto shape = fixed_shape(workload))
     return train::fixed_work(shape->first, shape->second, bench_.steps, inputs_.model.vocab_size);
-  data::TokenizeOptions how;
-  how.prompt_template =
-      options_.prompt_template == "alpaca" ? data::PromptTemplate::alpaca : data::PromptTemplate::unsloth;
-  how.max_seq_length = options_.max_seq_length;
-  how.threads = session_.allowed_cpus();
+  const data::TokenizeOptions how = tokenize_options(options_, inputs_.records, session_.allowed_cpus());
   train::BenchWork work;
   work.name = "rows";
   work.store =

@@ -72,15 +72,33 @@ std::vector<Flag> data_flags() {
        .group = group,
        .member = &Options::dataset,
        .value_name = "NAME|PATH",
-       .help = "Rows with instruction, input and output: a JSON or JSONL file, a folder, or a Hub name in "
-               "the local "
-               "Hugging Face cache."},
+       .help = "The rows: JSON or JSONL files (plain, .gz or .zst), folders of them, or Hub names in the "
+               "local Hugging Face cache; several with commas between."},
+      {.name = "dataset_format",
+       .group = group,
+       .member = &Options::dataset_format,
+       .value_name = "FORMAT",
+       .help = "Columns of the rows: alpaca (instruction, input, output), prompt_completion, text, messages "
+               "(role, content) or conversations (from, value). auto tells by the first row.",
+       .choices = {"auto", "alpaca", "prompt_completion", "text", "messages", "conversations"}},
+      {.name = "dataset_limit",
+       .group = group,
+       .member = &Options::dataset_limit,
+       .value_name = "N",
+       .help = "Use the first N rows of --dataset only; none uses all.",
+       .limits = {1, kMostSteps}},
       {.name = "prompt_template",
        .group = group,
        .member = &Options::prompt_template,
-       .value_name = "FORM",
-       .help = "Text made of a row: unsloth (as its command line writes it) or alpaca (Stanford's original).",
-       .choices = {"unsloth", "alpaca"}},
+       .value_name = "FORM|FILE",
+       .help =
+           "Text made of an alpaca row: unsloth (as its command line writes it), alpaca (Stanford's "
+           "original), or a file with {instruction}, {input} and {output}. auto is unsloth, and for other "
+           "formats the text as it is."},
+      {.name = "train_on_responses_only",
+       .group = group,
+       .member = &Options::train_on_responses_only,
+       .help = "Only the answers and their end of text are targets; by default every token is."},
       {.name = "eval_dataset",
        .group = group,
        .member = &Options::eval_dataset,

@@ -84,7 +84,75 @@ void check_vocabulary(const data::Tokenizer& tokenizer, const model::ModelConfig
   }
 }
 
+// One source, or several with commas between; a name with a comma that exists is one.
+std::vector<std::filesystem::path> dataset_sources(const std::string& dataset) {
+  std::vector<std::filesystem::path> sources;
+  std::vector<std::string> problems;
+  std::error_code ignored;
+  std::string rest = dataset;
+  while (true) {
+    const auto comma = std::filesystem::exists(rest, ignored) ? std::string::npos : rest.find(',');
+    passes(problems,
+           [&] { sources.push_back(data::resolve_hub_name(rest.substr(0, comma), data::HubKind::dataset)); });
+    if (comma == std::string::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+  if (!problems.empty()) throw UserError(problems);
+  return sources;
+}
+
+// The rows that --dataset or another option names.
+data::Records read_dataset(const TrainOptions& options, const std::string& dataset, std::int64_t limit) {
+  data::ReadOptions how;
+  how.format = data::parse_format(options.dataset_format);
+  how.limit = limit;
+  return data::read_records(dataset_sources(dataset), how);
+}
+
 }  // namespace
+
+data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format) {
+  using data::PromptTemplate;
+  const std::string& asked = options.prompt_template;
+  const bool is_alpaca = format == data::RowFormat::alpaca;
+  const std::string_view name = data::format_name(format);
+  if (format == data::RowFormat::messages || format == data::RowFormat::conversations) {
+    throw UserError(
+        fmt::format("rows of the format {} need a chat template, and this version renders none; "
+                    "write them as prompt and completion",
+                    name));
+  }
+  if (options.train_on_responses_only && format == data::RowFormat::text) {
+    throw UserError(
+        "--train_on_responses_only needs rows with responses, and rows of the format text have none; leave "
+        "it out");
+  }
+  if (asked == "auto") return is_alpaca ? PromptTemplate::unsloth : PromptTemplate::plain;
+  if (!is_alpaca) {
+    throw UserError(
+        fmt::format("--prompt_template {} is for rows with instruction and output, not for the format {}; "
+                    "leave it out",
+                    asked, name));
+  }
+  if (asked == "unsloth") return PromptTemplate::unsloth;
+  if (asked == "alpaca") return PromptTemplate::alpaca;
+  std::error_code ignored;
+  if (!std::filesystem::exists(asked, ignored)) {
+    throw UserError(fmt::format(
+        "--prompt_template must be auto, unsloth, alpaca or a file, and there is no file '{}'", asked));
+  }
+  return data::read_prompt_file(asked);
+}
+
+data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
+                                       int threads) {
+  data::TokenizeOptions how;
+  how.prompt_template = prompt_form_of(options, records.format);
+  how.responses_only = options.train_on_responses_only;
+  how.max_seq_length = options.max_seq_length;
+  how.threads = threads;
+  return how;
+}
 
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems) {
   Inputs inputs;
@@ -108,12 +176,13 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
   }
   passes(problems, [&] {
     if (options.dataset.empty()) return;
-    inputs.records = data::read_alpaca(data::resolve_hub_name(options.dataset, data::HubKind::dataset));
+    inputs.records = read_dataset(options, options.dataset, options.dataset_limit.value_or(0));
+    prompt_form_of(options, inputs.records.format);
   });
   if (options.eval_dataset) {
     passes(problems, [&] {
-      inputs.eval_records =
-          data::read_alpaca(data::resolve_hub_name(*options.eval_dataset, data::HubKind::dataset));
+      inputs.eval_records = read_dataset(options, *options.eval_dataset, 0);
+      prompt_form_of(options, inputs.eval_records.format);
     });
   }
   inputs.adapter = adapter_of_options(options);

@@ -9,6 +9,7 @@
 
 #include "app/options.hpp"
 #include "data/records.hpp"
+#include "data/token_store.hpp"
 #include "data/tokenizer.hpp"
 #include "export/adapter.hpp"
 #include "model/config.hpp"
@@ -33,6 +34,13 @@ struct Inputs {
 // Finds and checks model, tokenizer, weights' headers, datasets (those that have a name) and adapter. Every
 // problem found is added to `problems` as a sentence; the result is complete only where none was added.
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
+
+// The prompt of the dataset's rows. Throws UserError where --prompt_template is not for their format.
+data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format);
+
+// How rows become tokens. Throws UserError as prompt_form_of does.
+data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
+                                       int threads);
 
 // Tokens of a pack with --packing, else 0.
 std::int64_t pack_length_of(const TrainOptions& options);

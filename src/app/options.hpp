@@ -28,10 +28,13 @@ struct TrainOptions {
   std::string load_format = "auto";  // auto, dummy (seeded random weights from config.json alone)
 
   // Data Options
-  std::string dataset = "yahma/alpaca-cleaned";  // file, folder or Hub name
-  std::string prompt_template = "unsloth";       // unsloth, alpaca
-  std::optional<std::string> eval_dataset;       // file, folder or Hub name
-  std::optional<double> eval_split;  // held out of dataset: a fraction below 1, or a number of samples
+  std::string dataset = "yahma/alpaca-cleaned";  // files, folders, Hub names, commas between
+  std::string dataset_format = "auto";           // auto, or a data::RowFormat by its name
+  std::optional<std::int64_t> dataset_limit;     // rows; none: all
+  std::string prompt_template = "auto";          // auto, unsloth, alpaca, or a file
+  bool train_on_responses_only = false;
+  std::optional<std::string> eval_dataset;  // as dataset
+  std::optional<double> eval_split;         // held out of dataset: a fraction below 1, or a number of samples
   bool shuffle = true;
   std::optional<std::string> raw_text_file;
   std::int64_t chunk_size = 2048;

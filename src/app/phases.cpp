@@ -26,11 +26,7 @@ int choose_threads(const cluster::Session& session) {
 data::TokenStore tokenise(const Phases& run, const data::Tokenizer& tokenizer, data::Records& records,
                           const std::string& phase, std::string& key) {
   const TrainOptions& options = run.options;
-  data::TokenizeOptions how;
-  how.prompt_template =
-      options.prompt_template == "alpaca" ? data::PromptTemplate::alpaca : data::PromptTemplate::unsloth;
-  how.max_seq_length = options.max_seq_length;
-  how.threads = run.session.allowed_cpus();
+  const data::TokenizeOptions how = tokenize_options(options, records, run.session.allowed_cpus());
   key = data::token_cache_key(records, tokenizer, how);
   const auto rows = static_cast<std::int64_t>(records.rows.size());
   run.display.begin(phase, "rows");

@@ -32,7 +32,8 @@ std::string ranks_by_host(const cluster::Session& session) {
 
 std::string dataset_line(const RunFacts& facts) {
   const data::TokenStore& store = *facts.store;
-  std::string line = fmt::format("{}: {} samples, {} tokens", facts.options->dataset, store.samples(),
+  std::string line = fmt::format("{}: {} samples ({}), {} tokens", facts.options->dataset, store.samples(),
+                                 data::format_name(facts.inputs->records.format),
                                  human_count(static_cast<double>(store.tokens())));
   if (store.truncated > 0)
     line += fmt::format(", {} cut at {}", store.truncated, facts.options->max_seq_length);

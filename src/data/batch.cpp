@@ -18,12 +18,16 @@ void append_sample(PassBatch& pass, const TokenStore& store, std::int64_t index)
   for (std::int64_t position = 0; position < length; ++position) {
     pass.positions.push_back(static_cast<std::int32_t>(position));
   }
-  pass.targets.insert(pass.targets.end(), ids.begin() + 1, ids.end());
+  const auto trained = store.trained_of(index);
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    const bool is_target = trained.empty() || trained[i] != 0;
+    pass.targets.push_back(is_target ? ids[i] : -1);
+    if (is_target) ++pass.target_tokens;
+  }
   pass.targets.push_back(-1);
   pass.cu_seqlens.push_back(static_cast<std::int32_t>(pass.tokens()));
   pass.samples.push_back(index);
   pass.max_seqlen = std::max(pass.max_seqlen, static_cast<std::int32_t>(length));
-  pass.target_tokens += length - 1;
 }
 
 PassBatch empty_pass() {

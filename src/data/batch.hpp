@@ -10,9 +10,9 @@
 namespace ranktune::data {
 
 struct PassBatch {
-  std::vector<std::int32_t> ids;         // [tokens]
-  std::vector<std::int32_t> positions;   // [tokens], restart at 0 in each sample
-  std::vector<std::int32_t> targets;     // [tokens], the next id of the same sample, -1 at its last token
+  std::vector<std::int32_t> ids;        // [tokens]
+  std::vector<std::int32_t> positions;  // [tokens], restart at 0 in each sample
+  std::vector<std::int32_t> targets;  // [tokens], the next id of the same sample; -1: none, or not trained on
   std::vector<std::int32_t> cu_seqlens;  // [sequences + 1]
   std::vector<std::int64_t> samples;     // [sequences], index into the store
   std::int32_t max_seqlen = 0;

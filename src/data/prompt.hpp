@@ -1,19 +1,48 @@
-// Turns a row into the one text that is trained on.
+// Turns a row into the one text that is trained on, and says which parts of it are responses.
 #pragma once
 
+#include <cstddef>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "data/records.hpp"
 
 namespace ranktune::data {
 
-// unsloth: the text of Unsloth's CLI, indentation included; alpaca: Stanford's original.
-enum class PromptTemplate { unsloth, alpaca };
+enum class PromptTemplate {
+  unsloth,  // alpaca rows: the text of Unsloth's CLI, indentation included
+  alpaca,   // alpaca rows: Stanford's original
+  plain,    // prompt and completion, or a text: nothing around them
+  file      // alpaca rows: a file with {instruction}, {input} and {output}
+};
+
+// A template, and the file's text where it is one.
+struct PromptForm {
+  PromptForm(PromptTemplate kind) : form(kind) {}  // NOLINT(google-explicit-constructor): most have no text
+  PromptTemplate form;
+  std::string text{};
+};
+
+// Reads a template file. {output} has to stand in it once and {instruction} at least once; other braces are
+// text, and one line break at the end does not count. Throws UserError.
+PromptForm read_prompt_file(const std::filesystem::path& path);
+
+// Bytes [begin, end) of a text.
+struct TextSpan {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+struct TrainingText {
+  std::string text;
+  std::vector<TextSpan> responses{};  // in order, apart; the end markers that a model has to write are within
+};
 
 // The prompt up to where the answer starts, without the answer and EOS.
-std::string render_prompt(PromptTemplate form, const AlpacaRow& row);
-// Prompt, output, EOS.
-std::string render_text(PromptTemplate form, const AlpacaRow& row, std::string_view eos_token);
+std::string render_prompt(const PromptForm& form, const Row& row);
+// Prompt, output (and what a template file has behind it), EOS; from the output on it is the response.
+TrainingText render_text(const PromptForm& form, const Row& row, std::string_view eos_token);
 
 }  // namespace ranktune::data

@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/file.hpp"
+#include "data/data_files.hpp"
 #include "data/json_scanner.hpp"
 #include "data/parallel.hpp"
 
@@ -22,8 +22,23 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-constexpr std::string_view kFormat =
-    R"(a row has "instruction" and "output", and may have "input", each of them text)";
+
+struct FormatFacts {
+  RowFormat format;
+  std::string_view name;     // as --dataset_format has it
+  std::string_view columns;  // in words
+};
+constexpr FormatFacts kFormats[] = {
+    {RowFormat::alpaca, "alpaca", R"("instruction" and "output", and perhaps "input")"},
+    {RowFormat::prompt_completion, "prompt_completion", R"("prompt" and "completion")"},
+    {RowFormat::text, "text", R"("text")"},
+    {RowFormat::messages, "messages", R"("messages", each with "role" and "content")"},
+    {RowFormat::conversations, "conversations", R"("conversations", each with "from" and "value")"},
+};
+
+const FormatFacts& facts_of(RowFormat format) {
+  return kFormats[static_cast<std::size_t>(format)];
+}
 
 // A text that may be anything, for an error message: escaped, and cut where it is long.
 std::string quoted_name(std::string_view text) {
@@ -49,21 +64,77 @@ std::string columns_of(const Json& row) {
 // --- one row
 // ------------------------------------------------------------------------------------------------
 
-std::string text_column(const JsonPlace& place, Json& row, const char* column, bool required) {
-  const auto found = row.find(column);
-  if (found == row.end()) {
+// What was found in the place of a string.
+std::string found_instead(const Json& value) {
+  return value.is_number() || value.is_boolean() ? value.dump() : std::string(value.type_name());
+}
+
+// The row that is being read: where it stands, what it holds, and what it should be.
+struct RowSource {
+  JsonPlace place;
+  Json& row;
+  const FormatFacts& facts;
+};
+
+[[noreturn]] void fail_missing(const RowSource& source, std::string_view column) {
+  json_error(source.place,
+             fmt::format("no column \"{}\"; columns found: {} (a row of the format {} has {})", column,
+                         columns_of(source.row), source.facts.name, source.facts.columns));
+}
+
+std::string text_column(const RowSource& source, const char* column, bool required = true) {
+  const auto found = source.row.find(column);
+  if (found == source.row.end()) {
     if (!required) return {};
-    json_error(place,
-               fmt::format("no column \"{}\"; columns found: {} ({})", column, columns_of(row), kFormat));
+    fail_missing(source, column);
   }
   if (found->is_null() && !required) return {};
   if (!found->is_string()) {
-    const bool is_short = found->is_number() || found->is_boolean();
-    json_error(place,
-               fmt::format("column \"{}\" must be a string{}, but is {}", column, required ? "" : " or null",
-                           is_short ? found->dump() : std::string(found->type_name())));
+    json_error(source.place, fmt::format("column \"{}\" must be a string{}, but is {}", column,
+                                         required ? "" : " or null", found_instead(*found)));
   }
   return std::move(found->get_ref<std::string&>());
+}
+
+// ShareGPT's names of who speaks, as the role that chat templates know.
+std::string role_of_speaker(std::string_view from) {
+  if (from == "human") return "user";
+  if (from == "gpt" || from == "chatgpt") return "assistant";
+  return std::string(from);
+}
+
+std::vector<Message> message_column(const RowSource& source, const char* column, const char* role_key,
+                                    const char* content_key) {
+  const auto found = source.row.find(column);
+  if (found == source.row.end()) fail_missing(source, column);
+  if (!found->is_array() || found->empty()) {
+    json_error(source.place, fmt::format("column \"{}\" must be an array of messages, but is {}", column,
+                                         found->is_array() ? "an empty one" : found_instead(*found)));
+  }
+  std::vector<Message> messages;
+  for (Json& item : *found) {
+    const auto fail = [&](const std::string& what) {
+      json_error(source.place, fmt::format("message {} of \"{}\" {}", messages.size() + 1, column, what));
+    };
+    if (!item.is_object()) fail(fmt::format("must be an object, but is {}", found_instead(item)));
+    // Said in the template's words only, so that nothing which the model should see is lost in silence.
+    for (const char* other : {"tool_calls", "function_call"}) {
+      if (item.contains(other) && !item[other].is_null()) {
+        fail(fmt::format("has \"{}\", and tools are not supported; leave such rows out", other));
+      }
+    }
+    const auto text = [&](const char* key) {
+      const auto value = item.find(key);
+      if (value == item.end()) fail(fmt::format("has no \"{}\"; keys found: {}", key, columns_of(item)));
+      if (!value->is_string())
+        fail(fmt::format("must have a string as \"{}\", but has {}", key, found_instead(*value)));
+      return std::move(value->get_ref<std::string&>());
+    };
+    Message message{text(role_key), {}};
+    message.content = text(content_key);
+    messages.push_back(std::move(message));
+  }
+  return messages;
 }
 
 // The library's words without its prefix "[json.exception...] parse error at line L, column C: ", which count
@@ -77,8 +148,8 @@ std::string_view reason(const Json::exception& error) {
   return colon == std::string_view::npos ? what : what.substr(colon + 2);
 }
 
-AlpacaRow parse_row(std::string_view file, std::int64_t number, const JsonSpan& span) {
-  JsonPlace place{file, number, span.line};
+Json parse_object(const JsonPlace& at, const JsonSpan& span) {
+  JsonPlace place = at;
   Json row;
   try {
     row = Json::parse(span.text.begin(), span.text.end());
@@ -90,27 +161,75 @@ AlpacaRow parse_row(std::string_view file, std::int64_t number, const JsonSpan& 
     json_error(place, fmt::format("not readable: {}", reason(error)));
   }
   if (!row.is_object()) {
-    json_error(place, fmt::format("expected an object, found {}; {}", json_kind(span.text.front()), kFormat));
+    json_error(place, fmt::format("expected an object, found {}; a row is an object whose columns are text",
+                                  json_kind(span.text.front())));
   }
-  AlpacaRow parsed;
-  parsed.instruction = text_column(place, row, "instruction", true);
-  parsed.input = text_column(place, row, "input", false);
-  parsed.output = text_column(place, row, "output", true);
-  return parsed;
+  return row;
 }
 
-std::vector<AlpacaRow> parse_rows(std::string_view file, const std::vector<JsonSpan>& spans) {
+// The format whose columns the row has. Of several the one that says most: a dataset with "instruction" may
+// have a ready-made "text" as well, one with "messages" its first "prompt".
+RowFormat recognise(const JsonPlace& place, const Json& row) {
+  const auto has = [&](const char* column) { return row.contains(column); };
+  if (has("instruction")) return RowFormat::alpaca;
+  if (has("messages")) return RowFormat::messages;
+  if (has("conversations")) return RowFormat::conversations;
+  if (has("completion")) return RowFormat::prompt_completion;
+  if (has("text")) return RowFormat::text;
+  if (has("output")) return RowFormat::alpaca;
+  if (has("prompt")) return RowFormat::prompt_completion;
+  std::string known;
+  for (const FormatFacts& facts : kFormats) {
+    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", facts.name, facts.columns);
+  }
+  json_error(place, fmt::format("no known format; columns found: {}; known are {}", columns_of(row), known));
+}
+
+Row parse_row(const JsonPlace& place, const JsonSpan& span, RowFormat format) {
+  Json json = parse_object(place, span);
+  const RowSource source{place, json, facts_of(format)};
+  Row row;
+  switch (format) {
+    case RowFormat::alpaca:
+      row.instruction = text_column(source, "instruction");
+      row.input = text_column(source, "input", false);
+      row.output = text_column(source, "output");
+      break;
+    case RowFormat::prompt_completion:
+      row.instruction = text_column(source, "prompt");
+      row.output = text_column(source, "completion");
+      break;
+    case RowFormat::text:
+      row.output = text_column(source, "text");
+      break;
+    case RowFormat::messages:
+      row.messages = message_column(source, "messages", "role", "content");
+      break;
+    case RowFormat::conversations:
+      row.messages = message_column(source, "conversations", "from", "value");
+      for (Message& message : row.messages) message.role = role_of_speaker(message.role);
+      if (std::string system = text_column(source, "system", false); !system.empty()) {
+        row.messages.insert(row.messages.begin(), Message{"system", std::move(system)});
+      }
+      break;
+  }
+  return row;
+}
+
+void parse_rows(std::string_view file, const std::vector<JsonSpan>& spans, RowFormat format,
+                std::vector<Row>& rows) {
   constexpr std::size_t kMostThreads = 8;
   ParallelOptions parallel;
   parallel.threads = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
   parallel.block = 1024;
-  std::vector<AlpacaRow> rows(spans.size());
+  const std::size_t before = rows.size();
+  rows.resize(before + spans.size());
   for_each_block(spans.size(), parallel, [&](std::size_t, std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
-      rows[i] = parse_row(file, static_cast<std::int64_t>(i) + 1, spans[i]);
+      const JsonPlace place{file, static_cast<std::int64_t>(i) + 1, spans[i].line};
+      rows[before + i] = parse_row(place, spans[i], format);
     }
   });
-  return rows;
 }
 
 // --- where the rows are
@@ -181,20 +300,13 @@ std::vector<JsonSpan> find_rows(const fs::path& path, std::string_view file, std
     if (!scanner.at_end()) scanner.fail_expected("the end of the file");
     return rows;
   }
-  if (path.extension() == ".jsonl") return line_rows(file, text);
+  if (data_extension(path) == ".jsonl") return line_rows(file, text);
   if (scanner.peek() == '{') return object_rows(file, text);
   scanner.fail_expected("an array of rows");
 }
 
 // --- files
 // --------------------------------------------------------------------------------------------------
-
-[[noreturn]] void fail_parquet(const std::string& what, const std::string& files) {
-  throw UserError(fmt::format(
-      "{} is Parquet, which is not read; convert it to JSON with: python -c 'import sys, pandas as p; "
-      "p.concat(map(p.read_parquet, sys.argv[1:])).to_json(\"alpaca.json\", orient=\"records\")' {}",
-      what, files));
-}
 
 void check_text(std::string_view file, std::string_view text) {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
@@ -207,73 +319,55 @@ void check_text(std::string_view file, std::string_view text) {
   }
 }
 
-Records read_rows(const fs::path& path) {
-  if (path.extension() == ".parquet") fail_parquet(path.string(), path.string());
-  const std::string content = read_file(path);
+// Appends the rows of one file; the first row of all decides the format, unless it is given.
+void read_rows(const fs::path& path, const ReadOptions& options, std::optional<RowFormat>& format,
+               Records& records) {
+  const std::string content = read_data_file(path);
   const std::string file = path.string();
   std::string_view text = content;
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   check_text(file, text);
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) json_error({file}, "is empty");
-  const auto spans = find_rows(path, file, text);
+  auto spans = find_rows(path, file, text);
   if (spans.empty()) json_error({file}, "holds no rows");
-  Records records;
-  records.rows = parse_rows(file, spans);
-  records.digest = content_hash(content);
-  return records;
-}
-
-bool is_rows_file(const fs::path& path) {
-  // Files that describe a dataset or a download instead of holding its rows.
-  static constexpr std::string_view kAbout[] = {"dataset_infos.json", "dataset_info.json",
-                                                "dataset_dict.json", "state.json", "config.json"};
-  const std::string name = path.filename().string();
-  const bool is_about = std::find(std::begin(kAbout), std::end(kAbout), name) != std::end(kAbout);
-  return (path.extension() == ".json" || path.extension() == ".jsonl") && !is_about && name.front() != '.';
-}
-
-// Regular files in the folder, sorted.
-std::vector<fs::path> files_in(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->is_regular_file(ignored)) files.push_back(entry->path());
+  if (options.limit > 0) {
+    const auto left = static_cast<std::size_t>(options.limit) - records.rows.size();
+    spans.resize(std::min(spans.size(), left));
   }
-  if (error) throw UserError(fmt::format("cannot read the folder {}: {}", folder.string(), error.message()));
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-// The one data file of a folder, or of its subfolder data/ where Hub datasets often keep theirs.
-fs::path rows_file_in(const fs::path& folder) {
-  std::string parquet;
-  for (const auto& place : {folder, folder / "data"}) {
-    std::error_code ignored;
-    if (!fs::is_directory(place, ignored)) continue;
-    std::vector<fs::path> found;
-    for (const auto& file : files_in(place)) {
-      if (is_rows_file(file)) found.push_back(file);
-      if (file.extension() == ".parquet") parquet = (place / "*.parquet").string();
-    }
-    if (found.size() == 1) return found.front();
-    if (found.empty()) continue;
-    std::string names;
-    for (const auto& file : found) {
-      names.append(names.empty() ? "" : ", ").append(file.filename().string());
-    }
-    throw UserError(fmt::format("{} holds {} data files ({}); name one of them as the dataset",
-                                place.string(), found.size(), names));
+  if (!format) {
+    const JsonPlace first{file, 1, spans.front().line};
+    format = recognise(first, parse_object(first, spans.front()));
   }
-  if (!parquet.empty()) fail_parquet(fmt::format("the dataset in {}", folder.string()), parquet);
-  throw UserError(fmt::format("{} holds no .json or .jsonl file with rows", folder.string()));
+  parse_rows(file, spans, *format, records.rows);
+  records.digest =
+      records.digest.empty() ? content_hash(content) : content_hash(records.digest + content_hash(content));
 }
 
 }  // namespace
 
-Records read_alpaca(const fs::path& path) {
-  std::error_code error;
-  return read_rows(fs::is_directory(path, error) ? rows_file_in(path) : path);
+std::string_view format_name(RowFormat format) {
+  return facts_of(format).name;
+}
+
+std::optional<RowFormat> parse_format(std::string_view name) {
+  for (const FormatFacts& facts : kFormats) {
+    if (facts.name == name) return facts.format;
+  }
+  return std::nullopt;
+}
+
+Records read_records(const std::vector<fs::path>& sources, const ReadOptions& options) {
+  Records records;
+  std::optional<RowFormat> format = options.format;
+  for (const fs::path& source : sources) {
+    for (const fs::path& file : data_files(source)) {
+      if (options.limit > 0 && std::cmp_greater_equal(records.rows.size(), options.limit)) break;
+      read_rows(file, options, format, records);
+    }
+  }
+  if (records.rows.empty()) throw UserError("no dataset is named");
+  records.format = *format;
+  return records;
 }
 
 }  // namespace ranktune::data

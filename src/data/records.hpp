@@ -1,30 +1,55 @@
-// Rows of an alpaca-format dataset: a JSON array, or JSON Lines.
+// Rows of a dataset: JSON arrays or JSON Lines, in one of five formats.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ranktune::data {
 
-struct AlpacaRow {
-  std::string instruction;
-  std::string input;  // may be empty
-  std::string output;
+enum class RowFormat {
+  alpaca,             // "instruction", "output", perhaps "input"
+  prompt_completion,  // "prompt", "completion"
+  text,               // "text"
+  messages,           // "messages": [{"role", "content"}, ...]
+  conversations       // ShareGPT: "conversations": [{"from", "value"}, ...], perhaps "system"
+};
+// As --dataset_format has it.
+std::string_view format_name(RowFormat format);
+std::optional<RowFormat> parse_format(std::string_view name);
+
+struct Message {
+  std::string role;  // system, user, assistant, or another one that the chat template knows
+  std::string content;
+};
+
+struct Row {
+  std::string instruction{};        // alpaca; the prompt of a completion
+  std::string input{};              // alpaca; may be empty
+  std::string output{};             // alpaca; the completion; the text
+  std::vector<Message> messages{};  // messages and conversations
 };
 
 struct Records {
-  std::vector<AlpacaRow> rows;
+  std::vector<Row> rows;
+  RowFormat format = RowFormat::alpaca;
   std::string digest;  // content hash of the file(s) read
 };
 
-// Reads a .json file (an array of objects, an object with such an array under "data", or JSON Lines all the
-// same), a .jsonl file, or a folder that holds exactly one of these, itself or in its subfolder data/
-// (several: UserError lists them and says to name one; files about a dataset, such as dataset_infos.json, do
-// not count). "instruction" and "output" must be strings, "input" a string, null or absent; other keys are
-// ignored. Throws UserError with file, row (from 1) and line for malformed JSON, a wrong type, a missing
-// column (naming the columns found); with file and line for invalid UTF-8; and for Parquet or no rows at all.
-Records read_alpaca(const std::filesystem::path& path);
+struct ReadOptions {
+  std::optional<RowFormat> format{};  // none: recognised from the first row
+  std::int64_t limit = 0;             // at most so many rows, the first ones; 0: all
+};
+
+// Reads the sources one after the other, each a file or a folder (data_files.hpp), plain or compressed with
+// gzip or zstd. A file is an array of objects, an object with such an array under "data", or JSON Lines,
+// whatever its name. All rows have the format of the first one; columns that the format does not know are
+// ignored. Throws UserError with file, row (from 1, in its file) and line for malformed JSON, a wrong type, a
+// missing column (naming the columns found); with file and line for invalid UTF-8; and for Parquet or no rows
+// at all.
+Records read_records(const std::vector<std::filesystem::path>& sources, const ReadOptions& options = {});
 
 }  // namespace ranktune::data

@@ -20,18 +20,20 @@
 namespace ranktune::data {
 namespace {
 
-// Layout: header, offsets as int64 [samples + 1], ids as int32 [tokens], content_hash of all that as hex
+// Layout: header, offsets as int64 [samples + 1], ids as int32 [tokens], where `masked` is 1 `trained` as
+// bytes [tokens], content_hash of all that as hex
 // digits. Integers are in the order of the machine, which the header's byte_order tells.
 struct Header {
   std::array<char, 8> magic{'R', 'T', 'T', 'O', 'K', 'E', 'N', 'S'};
-  std::uint32_t version = 1;
+  std::uint32_t version = 2;
   std::uint32_t byte_order = 0x01020304;
   std::uint64_t samples = 0;
   std::uint64_t tokens = 0;
   std::int64_t truncated = 0;
   std::int64_t skipped = 0;
+  std::uint64_t masked = 0;
 };
-static_assert(sizeof(Header) == 48 && std::has_unique_object_representations_v<Header>);
+static_assert(sizeof(Header) == 56 && std::has_unique_object_representations_v<Header>);
 
 constexpr std::size_t kHashDigits = 32;
 
@@ -50,10 +52,11 @@ Header checked_header(std::string_view bytes) {
   }
   // Bounds first, so that the sum cannot overflow.
   const std::uint64_t payload = bytes.size() - sizeof(Header) - kHashDigits;
-  const bool bounded =
-      header.samples < payload / sizeof(std::int64_t) && header.tokens <= payload / sizeof(std::int32_t);
+  const bool bounded = header.masked <= 1 && header.samples < payload / sizeof(std::int64_t) &&
+                       header.tokens <= payload / sizeof(std::int32_t);
   if (!bounded ||
-      (header.samples + 1) * sizeof(std::int64_t) + header.tokens * sizeof(std::int32_t) != payload) {
+      (header.samples + 1) * sizeof(std::int64_t) + header.tokens * (sizeof(std::int32_t) + header.masked) !=
+          payload) {
     damaged("the sizes in it do not add up to its length");
   }
   const auto content = bytes.substr(0, bytes.size() - kHashDigits);
@@ -68,6 +71,9 @@ void check_content(const TokenStore& store) {
   }
   for (const auto id : store.ids) {
     if (id < 0) damaged("a negative id");
+  }
+  for (const auto flag : store.trained) {
+    if (flag > 1) damaged("a mark that is neither 0 nor 1");
   }
   if (store.truncated < 0 || store.skipped < 0) damaged("a negative count");
 }
@@ -108,12 +114,31 @@ std::span<const std::int32_t> TokenStore::sample(std::int64_t index) const {
   return std::span(ids).subspan(begin, end - begin);
 }
 
+std::span<const std::uint8_t> TokenStore::trained_of(std::int64_t index) const {
+  if (trained.empty()) return {};
+  const auto length = sample(index).size();
+  return std::span(trained).subspan(static_cast<std::size_t>(offsets[static_cast<std::size_t>(index)]),
+                                    length);
+}
+
+void TokenStore::add(std::span<const std::int32_t> sample_ids, std::span<const std::uint8_t> targets) {
+  RT_CHECK(targets.empty() || targets.size() == sample_ids.size(), "a mark for each id, or none at all");
+  if (!targets.empty() && trained.empty()) trained.assign(ids.size(), 1);
+  ids.insert(ids.end(), sample_ids.begin(), sample_ids.end());
+  trained.insert(trained.end(), targets.begin(), targets.end());
+  if (!trained.empty()) trained.resize(ids.size(), 1);
+  offsets.push_back(tokens());
+}
+
 void TokenStore::append(const TokenStore& other) {
   RT_CHECK(&other != this, "a token store cannot be appended to itself");
   const std::int64_t shift = tokens();
   offsets.reserve(offsets.size() + other.offsets.size() - 1);
   for (std::size_t i = 1; i < other.offsets.size(); ++i) offsets.push_back(other.offsets[i] + shift);
+  if (!other.trained.empty() && trained.empty()) trained.assign(ids.size(), 1);
   ids.insert(ids.end(), other.ids.begin(), other.ids.end());
+  trained.insert(trained.end(), other.trained.begin(), other.trained.end());
+  if (!trained.empty()) trained.resize(ids.size(), 1);
   truncated += other.truncated;
   skipped += other.skipped;
 }
@@ -133,9 +158,7 @@ TokenStore hold_out(TokenStore& store, std::int64_t count, std::uint64_t seed) {
   rest.skipped = store.skipped;
   for (std::int64_t index = 0; index < store.samples(); ++index) {
     TokenStore& target = taken[static_cast<std::size_t>(index)] ? held : rest;
-    const auto ids = store.sample(index);
-    target.ids.insert(target.ids.end(), ids.begin(), ids.end());
-    target.offsets.push_back(target.tokens());
+    target.add(store.sample(index), store.trained_of(index));
   }
   store = std::move(rest);
   return held;
@@ -147,13 +170,15 @@ std::string TokenStore::serialize() const {
   header.tokens = static_cast<std::uint64_t>(tokens());
   header.truncated = truncated;
   header.skipped = skipped;
+  header.masked = trained.empty() ? 0 : 1;
   const std::size_t offset_bytes = offsets.size() * sizeof(std::int64_t);
   const std::size_t id_bytes = ids.size() * sizeof(std::int32_t);
   std::string bytes;
-  bytes.reserve(sizeof(Header) + offset_bytes + id_bytes + kHashDigits);
+  bytes.reserve(sizeof(Header) + offset_bytes + id_bytes + trained.size() + kHashDigits);
   bytes.append(reinterpret_cast<const char*>(&header), sizeof(Header));
   bytes.append(reinterpret_cast<const char*>(offsets.data()), offset_bytes);
   if (!ids.empty()) bytes.append(reinterpret_cast<const char*>(ids.data()), id_bytes);
+  if (!trained.empty()) bytes.append(reinterpret_cast<const char*>(trained.data()), trained.size());
   return bytes.append(content_hash(bytes));
 }
 
@@ -169,6 +194,11 @@ TokenStore TokenStore::parse(std::string_view bytes) {
   std::memcpy(store.offsets.data(), payload, offset_bytes);
   if (!store.ids.empty()) {
     std::memcpy(store.ids.data(), payload + offset_bytes, store.ids.size() * sizeof(std::int32_t));
+  }
+  if (header.masked == 1 && header.tokens > 0) {
+    store.trained.resize(header.tokens);
+    std::memcpy(store.trained.data(), payload + offset_bytes + store.ids.size() * sizeof(std::int32_t),
+                header.tokens);
   }
   check_content(store);
   return store;

@@ -19,12 +19,17 @@ namespace ranktune::data {
 struct TokenStore {
   std::vector<std::int64_t> offsets{0};  // [samples + 1] into ids
   std::vector<std::int32_t> ids;
-  std::int64_t truncated = 0;  // samples cut at max_seq_length
-  std::int64_t skipped = 0;    // rows left out because they hold no target (fewer than two tokens)
+  std::vector<std::uint8_t> trained;  // [tokens] 1: a target where it is not a sample's first; empty: all are
+  std::int64_t truncated = 0;         // samples cut at max_seq_length
+  std::int64_t skipped = 0;           // rows left out because they hold no target
 
   std::int64_t samples() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
   std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
   std::span<const std::int32_t> sample(std::int64_t index) const;
+  // Of the sample's tokens; empty: all are.
+  std::span<const std::uint8_t> trained_of(std::int64_t index) const;
+  // Appends one sample. `targets` [ids], or empty for all.
+  void add(std::span<const std::int32_t> sample_ids, std::span<const std::uint8_t> targets);
   // Appends another store's samples after ours.
   void append(const TokenStore& other);
 
@@ -39,7 +44,8 @@ struct TokenStore {
 TokenStore hold_out(TokenStore& store, std::int64_t count, std::uint64_t seed);
 
 struct TokenizeOptions {
-  PromptTemplate prompt_template = PromptTemplate::unsloth;
+  PromptForm prompt_template = PromptTemplate::unsloth;
+  bool responses_only = false;  // targets are the tokens of which some part is in a response
   std::int64_t max_seq_length = 2048;
   int threads = 1;
   std::int64_t first_row = 0;  // index of rows[0] in the dataset, for messages only
@@ -48,9 +54,9 @@ struct TokenizeOptions {
 };
 
 // Rows [begin, end): rendered, encoded with the post-processor's special tokens, EOS text at the end,
-// truncated at max_seq_length. The result does not depend on `threads`. Throws UserError.
-TokenStore tokenize(std::span<const AlpacaRow> rows, const Tokenizer& tokenizer,
-                    const TokenizeOptions& options);
+// truncated at max_seq_length. The ids are those of the whole text, whatever its responses are. The result
+// does not depend on `threads`. Throws UserError.
+TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options);
 
 // Key of the token cache: everything the ids depend on.
 std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,

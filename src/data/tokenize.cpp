@@ -24,19 +24,66 @@ const std::string& required_eos(const Tokenizer& tokenizer) {
   return *eos;
 }
 
-void append_row(TokenStore& store, const AlpacaRow& row, const Tokenizer& tokenizer,
-                const TokenizeOptions& options, std::string_view eos) {
-  auto ids = tokenizer.encode(render_text(options.prompt_template, row, eos));
+// Of the tokens of a text, how many lie wholly in its first bytes, and whether the next one does in part.
+struct Boundary {
+  std::size_t tokens = 0;
+  bool divides = false;
+};
+
+// `ids`: those of the whole text without what the post-processor adds. The prefix encoded on its own has the
+// same ids up to where the merges begin to see what follows; from there on decoded lengths decide.
+Boundary boundary(const Tokenizer& tokenizer, std::span<const std::int32_t> ids, std::string_view prefix) {
+  const auto alone = tokenizer.encode(prefix, false);
+  const auto [mine, theirs] = std::mismatch(alone.begin(), alone.end(), ids.begin(), ids.end());
+  const auto same = static_cast<std::size_t>(mine - alone.begin());
+  if (mine == alone.end()) return {same, false};
+  // From one token earlier, since a decoder may treat the first one in its own way.
+  const std::size_t from = same == 0 ? 0 : same - 1;
+  const auto length = [&](std::span<const std::int32_t> some, std::size_t end) {
+    const auto part = some.subspan(from, end - from);
+    return tokenizer.decode({part.begin(), part.end()}).size();
+  };
+  const std::size_t whole = length(alone, alone.size());
+  std::size_t count = same;
+  while (count < ids.size() && length(ids, count + 1) <= whole) ++count;
+  return {count, length(ids, count) < whole};
+}
+
+// 1 for the tokens of `ids` (with what the post-processor adds) that are in a response, wholly or in part.
+std::vector<std::uint8_t> response_mask(const Tokenizer& tokenizer, std::span<const std::int32_t> ids,
+                                        const TrainingText& text, std::size_t before) {
+  std::vector<std::uint8_t> mask(ids.size(), 0);
+  const auto own = ids.subspan(std::min(before, ids.size()));
+  for (const TextSpan& response : text.responses) {
+    const std::string_view whole = text.text;
+    const std::size_t begin = boundary(tokenizer, own, whole.substr(0, response.begin)).tokens;
+    std::size_t end = own.size();
+    if (response.end < whole.size()) {
+      const Boundary last = boundary(tokenizer, own, whole.substr(0, response.end));
+      end = last.tokens + (last.divides ? 1 : 0);
+    }
+    for (std::size_t i = begin; i < end; ++i) mask[before + i] = 1;
+  }
+  return mask;
+}
+
+void append_text(TokenStore& store, const TrainingText& text, const Tokenizer& tokenizer,
+                 const TokenizeOptions& options) {
+  auto ids = tokenizer.encode(text.text);
+  std::vector<std::uint8_t> mask;
+  if (options.responses_only) mask = response_mask(tokenizer, ids, text, tokenizer.added_before());
   if (std::cmp_greater(ids.size(), options.max_seq_length)) {
     ids.resize(static_cast<std::size_t>(options.max_seq_length));
+    mask.resize(std::min(mask.size(), ids.size()));
     ++store.truncated;
   }
-  if (ids.size() < 2) {
+  const bool has_target =
+      ids.size() >= 2 && (mask.empty() || std::find(mask.begin() + 1, mask.end(), 1) != mask.end());
+  if (!has_target) {
     ++store.skipped;
     return;
   }
-  store.ids.insert(store.ids.end(), ids.begin(), ids.end());
-  store.offsets.push_back(store.tokens());
+  store.add(ids, mask);
 }
 
 // Gathers the blocks in row order.
@@ -51,8 +98,7 @@ TokenStore joined(const std::vector<TokenStore>& parts) {
 
 }  // namespace
 
-TokenStore tokenize(std::span<const AlpacaRow> rows, const Tokenizer& tokenizer,
-                    const TokenizeOptions& options) {
+TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options) {
   if (options.max_seq_length < 2) {
     throw UserError(fmt::format("max_seq_length {} leaves no token to predict; it must be at least 2",
                                 options.max_seq_length));
@@ -67,7 +113,7 @@ TokenStore tokenize(std::span<const AlpacaRow> rows, const Tokenizer& tokenizer,
   for_each_block(rows.size(), parallel, [&](std::size_t block, std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
       try {
-        append_row(parts[block], rows[i], tokenizer, options, eos);
+        append_text(parts[block], render_text(options.prompt_template, rows[i], eos), tokenizer, options);
       } catch (const UserError& error) {
         throw UserError(fmt::format("dataset row {} cannot be tokenised: {}",
                                     options.first_row + static_cast<std::int64_t>(i) + 1, error.what()));
@@ -83,10 +129,12 @@ std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,
   constexpr int kRecipe = 1;
   // The prompt counts by what it renders, both with and without an input.
   const std::string_view eos = required_eos(tokenizer);
-  const std::string prompts = render_text(options.prompt_template, {"instruction", "input", "output"}, eos) +
-                              render_text(options.prompt_template, {"instruction", "", "output"}, eos);
-  return content_hash(fmt::format("{}\n{}\n{}\n{}\n{}", kRecipe, records.digest, tokenizer.digest(),
-                                  options.max_seq_length, prompts));
+  const std::string prompts =
+      render_text(options.prompt_template, {"instruction", "input", "output"}, eos).text +
+      render_text(options.prompt_template, {"instruction", "", "output"}, eos).text;
+  return content_hash(fmt::format("{}\n{}\n{} {}\n{}\n{} {}\n{}", kRecipe, records.digest,
+                                  format_name(records.format), records.rows.size(), tokenizer.digest(),
+                                  options.max_seq_length, options.responses_only, prompts));
 }
 
 }  // namespace ranktune::data

@@ -273,6 +273,10 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   return ids;
 }
 
+std::size_t Tokenizer::added_before() const {
+  return impl_->parts.post_processor.before().size();
+}
+
 std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());

@@ -32,6 +32,9 @@ class Tokenizer {
   // invalid UTF-8.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
+  // How many ids the post-processor puts before those of a text.
+  std::size_t added_before() const;
+
   // Text of the ids; ids of special tokens are left out with `skip_special_tokens`.
   std::string decode(const std::vector<std::int32_t>& ids, bool skip_special_tokens = false) const;
 

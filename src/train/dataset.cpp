@@ -29,7 +29,7 @@ DatasetResult tokenised_dataset(const cluster::Session& session, const data::Rec
     own.progress = [&](std::int64_t done) {
       if (progress) progress(std::min(rows, done * session.world_size()));
     };
-    const std::span<const data::AlpacaRow> all(records.rows);
+    const std::span<const data::Row> all(records.rows);
     mine = data::tokenize(all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
                           tokenizer, own)
                .serialize();

@@ -367,6 +367,9 @@ TEST(Help, NamesEveryFlag) {
                            "max_tokens_per_pass",
                            "load_format",
                            "prompt_template",
+                           "dataset_format",
+                           "dataset_limit",
+                           "train_on_responses_only",
                            "allow_shared_gpu",
                            "max_time",
                            "config",
@@ -398,7 +401,7 @@ TEST(Json, HoldsEveryOption) {
   EXPECT_EQ(json.at("shuffle"), true);
   EXPECT_EQ(json.at("target_modules"), nlohmann::json::array({"q_proj"}));
   EXPECT_TRUE(json.at("warmup_ratio").is_null());
-  EXPECT_EQ(json.size(), 62U) << "a new option? count it here";
+  EXPECT_EQ(json.size(), 65U) << "a new option? count it here";
 }
 
 TEST(EvalOptions, AreThoseOfModelAndData) {

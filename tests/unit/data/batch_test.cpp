@@ -84,5 +84,14 @@ TEST(MakePasses, RefusesSamplesThatDoNotExist) {
   EXPECT_THROW(make_passes(store_of_four(), Indices{0}, -1), Failure);
 }
 
+TEST(MakePasses, OnlyMarkedTokensAreTargets) {
+  auto store = store_of_four();
+  store.trained = {1, 0, 1, /**/ 0, 1, /**/ 0, 0, 0, 1, 1, /**/ 1, 1, 0, 0};
+  const auto passes = make_passes(store, Indices{0, 2, 1, 3}, 0);
+  ASSERT_EQ(passes.size(), 1U);
+  EXPECT_EQ(passes[0].targets, (Ints{-1, 12, -1, -1, -1, 33, 34, -1, 21, -1, 41, -1, -1, -1}));
+  EXPECT_EQ(passes[0].target_tokens, 5);
+}
+
 }  // namespace
 }  // namespace ranktune::data

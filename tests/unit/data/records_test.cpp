@@ -19,22 +19,22 @@ using test::user_error;
 
 const std::string kGood = R"({"instruction": "i", "input": "n", "output": "o"})";
 
-class ReadAlpaca : public testing::Test {
+class ReadRecords : public testing::Test {
  protected:
   Records read(std::string_view content, const std::string& name = "rows.json") {
-    return read_alpaca(folder_.write(name, content));
+    return read_records({folder_.write(name, content)});
   }
   // The sentence, without the file it must start with.
   std::string error(std::string_view content, const std::string& name = "rows.json") {
     const auto file = folder_.write(name, content);
-    const auto sentence = user_error([&] { read_alpaca(file); });
+    const auto sentence = user_error([&] { read_records({file}); });
     EXPECT_TRUE(sentence.starts_with(file.string() + ": ")) << sentence;
     return sentence.substr(std::min(sentence.size(), file.string().size() + 2));
   }
   test::TemporaryFolder folder_;
 };
 
-TEST_F(ReadAlpaca, Array) {
+TEST_F(ReadRecords, Array) {
   const auto records = read(R"([
 {"instruction": "a", "input": "b", "output": "c"},
 {"output": "\u00e9 \"]},{[\" \\", "instruction": "ü", "input": null, "other": [{"x": [1, 2]}, "]"]},
@@ -50,7 +50,7 @@ TEST_F(ReadAlpaca, Array) {
   EXPECT_EQ(records.rows[2].output, "");
 }
 
-TEST_F(ReadAlpaca, LinesByNameAndByContent) {
+TEST_F(ReadRecords, LinesByNameAndByContent) {
   for (const std::string name : {"rows.jsonl", "rows.json"}) {
     const auto records = read(kGood + "\r\n\n" + kGood + "\n  \n" + kGood, name);
     ASSERT_EQ(records.rows.size(), 3U);
@@ -59,26 +59,26 @@ TEST_F(ReadAlpaca, LinesByNameAndByContent) {
   EXPECT_EQ(read("[" + kGood + "," + kGood + "]", "rows.jsonl").rows.size(), 2U);  // an array all the same
 }
 
-TEST_F(ReadAlpaca, ObjectWithData) {
+TEST_F(ReadRecords, ObjectWithData) {
   const auto records = read("{\"version\": {\"data\": [1]},\n \"data\": [" + kGood + ",\n" + kGood + "]}\n");
   EXPECT_EQ(records.rows.size(), 2U);
   EXPECT_EQ(read("{\n\"data\": [" + kGood + "]}").rows.size(), 1U);
   EXPECT_EQ(read(kGood).rows.size(), 1U);  // one row alone
 }
 
-TEST_F(ReadAlpaca, ByteOrderMarkIsTolerated) {
+TEST_F(ReadRecords, ByteOrderMarkIsTolerated) {
   EXPECT_EQ(read("\xEF\xBB\xBF[" + kGood + "]").rows.size(), 1U);
   EXPECT_EQ(read("\xEF\xBB\xBF" + kGood + "\n" + kGood, "rows.jsonl").rows.size(), 2U);
 }
 
-TEST_F(ReadAlpaca, DigestIsThatOfTheContent) {
+TEST_F(ReadRecords, DigestIsThatOfTheContent) {
   const auto one = read("[" + kGood + "]", "one.json").digest;
   EXPECT_EQ(one, content_hash("[" + kGood + "]"));
   EXPECT_EQ(read("[" + kGood + "]", "two.json").digest, one);
   EXPECT_NE(read("[" + kGood + " ]", "two.json").digest, one);
 }
 
-TEST_F(ReadAlpaca, MalformedRowsAreNamedByRowAndLine) {
+TEST_F(ReadRecords, MalformedRowsAreNamedByRowAndLine) {
   EXPECT_CONTAINS(error("[\n" + kGood + ",\n{\"instruction\": \"i\",\n\n \"output\": tru}\n]"),
                   "row 2, line 5: not valid JSON: ");
   EXPECT_CONTAINS(error("[\n" + kGood + ",\n{\"instruction\" \"i\"}]"), "row 2, line 3: not valid JSON: ");
@@ -102,7 +102,7 @@ TEST_F(ReadAlpaca, MalformedRowsAreNamedByRowAndLine) {
                   "row 1, line 1: not readable: ");
 }
 
-TEST_F(ReadAlpaca, MalformedLinesAreNamedByRowAndLine) {
+TEST_F(ReadRecords, MalformedLinesAreNamedByRowAndLine) {
   EXPECT_CONTAINS(error(kGood + "\n\n{\"instruction\": nul}\n", "rows.jsonl"),
                   "row 2, line 3: not valid JSON: ");
   EXPECT_CONTAINS(error(kGood + "\n{\"instruction\": \"i\",\n\"output\": \"o\"}\n", "rows.jsonl"),
@@ -119,18 +119,18 @@ TEST_F(ReadAlpaca, MalformedLinesAreNamedByRowAndLine) {
 }
 
 // The library's own positions count from the row's start and would mislead.
-TEST_F(ReadAlpaca, OnlyOneLineNumberIsSaid) {
+TEST_F(ReadRecords, OnlyOneLineNumberIsSaid) {
   const auto sentence = error("[\n\n\n{\"instruction\": x}]");
   EXPECT_CONTAINS(sentence, "row 1, line 4: ");
   EXPECT_FALSE(test::contains(sentence, "line 1")) << sentence;
   EXPECT_FALSE(test::contains(sentence, "json.exception")) << sentence;
 }
 
-TEST_F(ReadAlpaca, WrongColumnsAreNamed) {
+TEST_F(ReadRecords, WrongColumnsAreNamed) {
   auto sentence = error("[" + kGood + ",\n{\"prompt\": \"i\", \"completion\": \"o\"}]");
   EXPECT_CONTAINS(sentence,
                   R"(row 2, line 2: no column "instruction"; columns found: "completion", "prompt")");
-  EXPECT_CONTAINS(error("[{}]"), "columns found: none");
+  EXPECT_CONTAINS(error("[{}]"), "no known format; columns found: none; known are alpaca (");
   EXPECT_CONTAINS(error(R"([{"instruction": "i"}])"), R"(no column "output"; columns found: "instruction")");
   EXPECT_CONTAINS(error(R"([{"instruction": "i", "output": 3}])"),
                   R"(column "output" must be a string, but is 3)");
@@ -144,7 +144,7 @@ TEST_F(ReadAlpaca, WrongColumnsAreNamed) {
   EXPECT_CONTAINS(error("{\"train\": [" + kGood + "]}"), "columns found: \"train\"");
 }
 
-TEST_F(ReadAlpaca, ColumnNamesInAMessageStayShort) {
+TEST_F(ReadRecords, ColumnNamesInAMessageStayShort) {
   std::string row = "[{\"" + std::string(5000, 'x') + "\": 1, \"line\\nbreak\": 1";
   for (int i = 0; i < 500; ++i) row += ", \"c" + std::to_string(i) + "\": 1";
   const auto sentence = error(row + "}]");
@@ -153,7 +153,7 @@ TEST_F(ReadAlpaca, ColumnNamesInAMessageStayShort) {
   EXPECT_CONTAINS(error("[{\"line\\nbreak\": 1}]"), "\"line\\nbreak\"");
 }
 
-TEST_F(ReadAlpaca, NothingToRead) {
+TEST_F(ReadRecords, NothingToRead) {
   EXPECT_EQ(error(""), "is empty");
   EXPECT_EQ(error(" \n\t\n"), "is empty");
   EXPECT_EQ(error("\xEF\xBB\xBF"), "is empty");
@@ -162,7 +162,7 @@ TEST_F(ReadAlpaca, NothingToRead) {
   EXPECT_EQ(error("{\"data\": []}"), "holds no rows");
 }
 
-TEST_F(ReadAlpaca, WhatIsNotJson) {
+TEST_F(ReadRecords, WhatIsNotJson) {
   EXPECT_CONTAINS(error("instruction,output\n"),
                   "line 1: expected an array of rows, found something that is not JSON");
   EXPECT_CONTAINS(error("\n\"text\""), "line 2: expected an array of rows, found a string");
@@ -170,7 +170,7 @@ TEST_F(ReadAlpaca, WhatIsNotJson) {
   EXPECT_CONTAINS(error("}"), "line 1: expected an array of rows, found '}'");
 }
 
-TEST_F(ReadAlpaca, InvalidUtf8IsNamedByLine) {
+TEST_F(ReadRecords, InvalidUtf8IsNamedByLine) {
   const std::string start = "[\n" + kGood + ",\n{\"instruction\": \"";
   for (const std::string bad : {"\xFF", "\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82", "\x80"}) {
     EXPECT_CONTAINS(error(start + bad + "\", \"output\": \"o\"}]"), "line 3: invalid UTF-8: byte 0x");
@@ -179,7 +179,7 @@ TEST_F(ReadAlpaca, InvalidUtf8IsNamedByLine) {
   EXPECT_CONTAINS(error("\xFF\xFE[\0"), "UTF-16");
 }
 
-TEST_F(ReadAlpaca, DeepNestingIsBounded) {
+TEST_F(ReadRecords, DeepNestingIsBounded) {
   for (const std::string open : {"[", "{\"a\":"}) {
     std::string deep;
     for (int i = 0; i < 1'000'000; ++i) deep += open;
@@ -193,13 +193,13 @@ TEST_F(ReadAlpaca, DeepNestingIsBounded) {
 }
 
 // Cut or mutated anywhere, a file gives rows or one sentence, never anything else.
-TEST_F(ReadAlpaca, DamagedFilesGiveASentence) {
+TEST_F(ReadRecords, DamagedFilesGiveASentence) {
   const std::string array =
       "{\"data\": [" + kGood + ",\n{\"instruction\": \"\\u00e9\\\"\", \"output\": \"ü\", \"x\": [1, {}]}]}";
   const auto attempt = [&](const std::string& content, const std::string& name) {
     const auto file = folder_.write(name, content);
     try {
-      EXPECT_FALSE(read_alpaca(file).rows.empty());
+      EXPECT_FALSE(read_records({file}).rows.empty());
     } catch (const UserError& sentence) {
       EXPECT_TRUE(std::string_view(sentence.what()).starts_with(file.string())) << sentence.what();
     }
@@ -217,51 +217,156 @@ TEST_F(ReadAlpaca, DamagedFilesGiveASentence) {
   }
 }
 
-TEST_F(ReadAlpaca, TheFirstBadRowIsReported) {
+TEST_F(ReadRecords, TheFirstBadRowIsReported) {
   std::string rows = "[";
   for (int i = 1; i <= 20'000; ++i)
     rows += (i == 3000 || i > 9000 ? "{}" : kGood) + (i < 20'000 ? ",\n" : "]");
   EXPECT_CONTAINS(error(rows), "row 3000, line 3000: no column");
 }
 
-TEST_F(ReadAlpaca, MissingFile) {
-  EXPECT_CONTAINS(user_error([&] { read_alpaca(folder_.path() / "none.json"); }), "none.json: No such file");
+TEST_F(ReadRecords, MissingFile) {
+  EXPECT_CONTAINS(user_error([&] { read_records({folder_.path() / "none.json"}); }),
+                  "none.json: No such file");
 }
 
-TEST_F(ReadAlpaca, AFolderWithOneFile) {
+TEST_F(ReadRecords, AFolderIsItsFiles) {
   folder_.write("set/dataset_infos.json", "{}");
   folder_.write("set/README.md", "text");
   folder_.write("set/.hidden.json", "{}");
   folder_.write("blob", "[" + kGood + "]");
   fs::create_symlink("../blob",
                      folder_.path() / "set/alpaca_data_cleaned.json");  // as the Hub's cache has it
-  EXPECT_EQ(read_alpaca(folder_.path() / "set").rows.size(), 1U);
+  EXPECT_EQ(read_records({folder_.path() / "set"}).rows.size(), 1U);
 
-  folder_.write("set/more.jsonl", kGood);
-  const auto sentence = user_error([&] { read_alpaca(folder_.path() / "set"); });
-  EXPECT_CONTAINS(sentence, "2 data files (alpaca_data_cleaned.json, more.jsonl)");
+  folder_.write("set/more.jsonl", kGood + "\n" + kGood);
+  EXPECT_EQ(read_records({folder_.path() / "set"}).rows.size(), 3U) << "in the order of the names";
+  folder_.write("set/eval_2.jsonl", kGood);
+  const auto sentence = user_error([&] { read_records({folder_.path() / "set"}); });
+  EXPECT_CONTAINS(sentence,
+                  "3 data files, and not all seem to be for training (alpaca_data_cleaned.json, eval_2");
 }
 
-TEST_F(ReadAlpaca, AFolderThatKeepsItsFileInData) {
+TEST_F(ReadRecords, AFolderThatKeepsItsFileInData) {
   folder_.write("set/README.md", "text");
   folder_.write("set/data/train.json", "[" + kGood + "]");
-  EXPECT_EQ(read_alpaca(folder_.path() / "set").rows.size(), 1U);
+  EXPECT_EQ(read_records({folder_.path() / "set"}).rows.size(), 1U);
 }
 
-TEST_F(ReadAlpaca, AFolderWithoutRows) {
+TEST_F(ReadRecords, AFolderWithoutRows) {
   folder_.write("set/dataset_infos.json", "{}");
-  EXPECT_CONTAINS(user_error([&] { read_alpaca(folder_.path() / "set"); }), "holds no .json or .jsonl file");
+  EXPECT_CONTAINS(user_error([&] { read_records({folder_.path() / "set"}); }),
+                  "holds no .json or .jsonl file");
 }
 
-TEST_F(ReadAlpaca, ParquetNamesTheConversion) {
+TEST_F(ReadRecords, ParquetNamesTheConversion) {
   const auto file = folder_.write("set/data/train-00000-of-00001.parquet", "PAR1");
-  auto sentence = user_error([&] { read_alpaca(folder_.path() / "set"); });
+  auto sentence = user_error([&] { read_records({folder_.path() / "set"}); });
   EXPECT_CONTAINS(sentence, "python -c ");
   EXPECT_CONTAINS(sentence, (folder_.path() / "set/data/*.parquet").string());
-  EXPECT_CONTAINS(user_error([&] { read_alpaca(file); }), "python -c ");
+  EXPECT_CONTAINS(user_error([&] { read_records({file}); }), "python -c ");
 }
 
-TEST_F(ReadAlpaca, FiftyThousandRowsTakeWellUnderASecond) {
+TEST_F(ReadRecords, TheFormatIsRecognisedFromTheFirstRow) {
+  const auto rows_of = [&](const std::string& row) { return read("[" + row + "]"); };
+  auto records = rows_of(R"({"prompt": "p", "completion": "c"})");
+  EXPECT_EQ(records.format, RowFormat::prompt_completion);
+  EXPECT_EQ(records.rows[0].instruction + records.rows[0].output, "pc");
+  records = rows_of(R"({"text": "t"})");
+  EXPECT_EQ(records.format, RowFormat::text);
+  EXPECT_EQ(records.rows[0].output, "t");
+  records = rows_of(R"({"prompt": "p", "messages": [{"role": "user", "content": "u", "name": "x"},
+                                                    {"role": "assistant", "content": "a"}]})");
+  EXPECT_EQ(records.format, RowFormat::messages);
+  ASSERT_EQ(records.rows[0].messages.size(), 2U);
+  EXPECT_EQ(records.rows[0].messages[1].role + records.rows[0].messages[1].content, "assistanta");
+  records = rows_of(R"({"system": "s", "conversations": [{"from": "human", "value": "u"},
+                                                         {"from": "gpt", "value": "a"}]})");
+  EXPECT_EQ(records.format, RowFormat::conversations);
+  std::string roles;
+  for (const Message& message : records.rows[0].messages) roles += message.role + " ";
+  EXPECT_EQ(roles, "system user assistant ");
+  EXPECT_EQ(rows_of(R"({"text": "t", "instruction": "i", "output": "o"})").format, RowFormat::alpaca);
+}
+
+TEST_F(ReadRecords, AFormatThatIsNamedHolds) {
+  const auto file = folder_.write("rows.json", R"([{"text": "t", "instruction": "i", "output": "o"}])");
+  EXPECT_EQ(read_records({file}, {.format = RowFormat::text}).rows[0].output, "t");
+  EXPECT_CONTAINS(
+      user_error([&] { read_records({file}, {.format = RowFormat::messages}); }),
+      R"(no column "messages"; columns found: "instruction", "output", "text" (a row of the format)");
+}
+
+TEST_F(ReadRecords, WhatIsWrongWithAMessageIsSaid) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"("messages": "hello")", R"(column "messages" must be an array of messages, but is string)"},
+      {R"("messages": [])", "but is an empty one"},
+      {R"("messages": ["hello"])", R"(message 1 of "messages" must be an object, but is string)"},
+      {R"("messages": [{"role": "user"}])",
+       R"(message 1 of "messages" has no "content"; keys found: "role")"},
+      {R"("messages": [{"from": "human", "value": "x"}])", R"(has no "role"; keys found: "from", "value")"},
+      {R"("messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null}])",
+       R"(message 2 of "messages" must have a string as "content", but has null)"},
+      {R"("messages": [{"role": "user", "content": [{"type": "text"}]}])", "but has array"},
+      {R"("messages": [{"role": "assistant", "content": "", "tool_calls": [1]}])", "tools are not supported"},
+      {R"("conversations": [{"from": 3, "value": "x"}])", R"(must have a string as "from", but has 3)"},
+      {R"("conversations": [{"value": "x"}])", R"(message 1 of "conversations" has no "from")"},
+      {R"("system": 1, "conversations": [{"from": "gpt", "value": "x"}])",
+       R"(column "system" must be a string or null, but is 1)"},
+      {R"("text": ["a"])", R"(column "text" must be a string, but is array)"},
+      {R"("prompt": "p")", R"(no column "completion"; columns found: "prompt")"},
+      {R"("prompt": "p", "completion": 1.5)", R"(column "completion" must be a string, but is 1.5)"},
+      {R"("question": "q")", R"(no known format; columns found: "question")"}};
+  for (const auto& [row, what] : wrong) {
+    const auto sentence = error("[\n{" + std::string(row) + "}]");
+    EXPECT_TRUE(sentence.starts_with("row 1, line 2: ")) << sentence;
+    EXPECT_CONTAINS(sentence, what);
+  }
+}
+
+TEST_F(ReadRecords, SeveralFilesAndALimit) {
+  const auto one = folder_.write("one.json", "[" + kGood + "," + kGood + "]");
+  const auto two = folder_.write("two.jsonl", R"({"instruction": "x", "output": "y"})");
+  EXPECT_EQ(read_records({one, two}).rows.size(), 3U);
+  EXPECT_EQ(read_records({two, one}).rows[0].output, "y");
+  EXPECT_NE(read_records({two, one}).digest, read_records({one, two}).digest);
+  EXPECT_EQ(read_records({one}, {.limit = 1}).rows.size(), 1U);
+  EXPECT_EQ(read_records({one, two}, {.limit = 3}).rows[2].output, "y");
+  EXPECT_EQ(read_records({one, two}, {.limit = 100}).rows.size(), 3U);
+  // The second file has to have the format of the first.
+  const auto text = folder_.write("text.jsonl", R"({"text": "x"})");
+  EXPECT_CONTAINS(user_error([&] {
+                    read_records({one, text});
+                  }),
+                  text.string() + R"(: row 1, line 1: no column "instruction")");
+}
+
+// Made by gzip and zstd of one JSON line: {"text": "a"}
+TEST_F(ReadRecords, CompressedFiles) {
+  const auto bytes = [](std::initializer_list<int> values) {
+    std::string text;
+    for (const int value : values) text += static_cast<char>(value);
+    return text;
+  };
+  const auto gzip = bytes({0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xab, 0x56,
+                           0x2a, 0x49, 0xad, 0x28, 0x51, 0xb2, 0x52, 0x50, 0x4a, 0x54, 0xaa, 0xe5,
+                           0x02, 0x00, 0xbd, 0xd2, 0x2a, 0x20, 0x0e, 0x00, 0x00, 0x00});
+  const auto zstd = bytes({0x28, 0xb5, 0x2f, 0xfd, 0x04, 0x58, 0x71, 0x00, 0x00, 0x7b, 0x22, 0x74, 0x65, 0x78,
+                           0x74, 0x22, 0x3a, 0x20, 0x22, 0x61, 0x22, 0x7d, 0x0a, 0xfc, 0x0c, 0x48, 0x58});
+  EXPECT_EQ(read(gzip, "a.json.gz").rows.size(), 1U);
+  EXPECT_EQ(read(gzip + gzip, "two.jsonl.gz").rows.size(), 2U) << "members follow each other";
+  EXPECT_EQ(read(zstd, "a.jsonl.zst").rows[0].output, "a");
+  EXPECT_EQ(read(zstd + zstd, "two.jsonl.zst").rows.size(), 2U);
+  for (std::size_t length = 4; length < gzip.size(); ++length) {
+    EXPECT_CONTAINS(error(gzip.substr(0, length), "cut.json.gz"), "the gzip data is damaged: ");
+  }
+  for (std::size_t length = 4; length < zstd.size(); ++length) {
+    EXPECT_CONTAINS(error(zstd.substr(0, length), "cut.json.zst"),
+                    "the zstd data is damaged: it is cut short");
+  }
+  EXPECT_CONTAINS(error(gzip + "more", "tail.json.gz"), "damaged");
+}
+
+TEST_F(ReadRecords, FiftyThousandRowsTakeWellUnderASecond) {
 #if defined(__SANITIZE_ADDRESS__) || !defined(NDEBUG)
   GTEST_SKIP() << "timed in release builds only";
 #endif
@@ -274,19 +379,19 @@ TEST_F(ReadAlpaca, FiftyThousandRowsTakeWellUnderASecond) {
   }
   const auto file = folder_.write("rows.json", rows + "\n]");
   const auto start = std::chrono::steady_clock::now();
-  const auto records = read_alpaca(file);
+  const auto records = read_records({file});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(records.rows.size(), 50'000U);
   RecordProperty("seconds", std::to_string(took.count()));
   EXPECT_LT(took.count(), 2.0);  // a tenth of that on an idle machine
 }
 
-TEST(ReadAlpacaData, EqualsAPlainParserOnRealRows) {
+TEST(ReadRecordsData, EqualsAPlainParserOnRealRows) {
   const char* data = std::getenv("RANKTUNE_TEST_DATA");
   const auto folder = fs::path(data == nullptr ? "" : data) / "alpaca";
   if (!fs::exists(folder)) GTEST_SKIP() << "RANKTUNE_TEST_DATA holds no alpaca rows";
   for (const std::string name : {"alpaca_cleaned_5000.json", "alpaca_zh_1000.json"}) {
-    const auto records = read_alpaca(folder / name);
+    const auto records = read_records({folder / name});
     const auto expected = nlohmann::json::parse(read_file(folder / name));
     ASSERT_EQ(records.rows.size(), expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {

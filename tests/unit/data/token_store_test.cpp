@@ -113,6 +113,27 @@ TEST(TokenStore, NoticesOffsetsAndIdsOutOfRange) {
   EXPECT_THROW(TokenStore::parse(store.serialize()), Failure);
 }
 
+// Marks come in with the first sample that has them: what was there before is trained on.
+TEST(TokenStore, KeepsMarks) {
+  const Ints ids{1, 2, 3};
+  const std::vector<std::uint8_t> marks{0, 1, 0};
+  TokenStore marked;
+  marked.add(ids, marks);
+  auto store = small_store();
+  EXPECT_TRUE(store.trained_of(1).empty());
+  store.append(marked);
+  store.append(small_store());
+  store.add(ids, {});
+  EXPECT_EQ(store.trained, (std::vector<std::uint8_t>{1, 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1}));
+  const auto again = TokenStore::parse(store.serialize());
+  expect_same(again, store);
+  EXPECT_EQ(again.trained, store.trained);
+  const auto of_two = again.trained_of(2);
+  EXPECT_EQ(std::vector<std::uint8_t>(of_two.begin(), of_two.end()), marks);
+  store.trained[3] = 2;
+  EXPECT_THROW(TokenStore::parse(store.serialize()), Failure);
+}
+
 TEST(TokenCache, KeepsTokensUnderTheirKey) {
   const test::TemporaryFolder folder;
   const auto cache = folder.path() / "not" / "yet";

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -87,9 +88,9 @@ class Tokenize : public testing::Test {
   }
 
   // What must come out of a row, from the text alone.
-  static Ints expected_ids(const AlpacaRow& row, PromptTemplate form) {
+  static Ints expected_ids(const Row& row, PromptTemplate form) {
     Ints ids{kBos};
-    for (const char c : render_text(form, row, "")) ids.push_back(static_cast<unsigned char>(c));
+    for (const char c : render_text(form, row, "").text) ids.push_back(static_cast<unsigned char>(c));
     ids.push_back(kEos);
     return ids;
   }
@@ -97,8 +98,8 @@ class Tokenize : public testing::Test {
     const auto ids = store.sample(index);
     return {ids.begin(), ids.end()};
   }
-  static std::vector<AlpacaRow> many_rows(int count) {
-    std::vector<AlpacaRow> rows;
+  static std::vector<Row> many_rows(int count) {
+    std::vector<Row> rows;
     for (int i = 0; i < count; ++i) {
       rows.push_back({"Count to " + std::to_string(i), i % 3 == 0 ? "" : "ünd", std::string(i % 50, 'x')});
     }
@@ -110,7 +111,7 @@ class Tokenize : public testing::Test {
 };
 
 TEST_F(Tokenize, BosOncePromptOutputEos) {
-  const std::vector<AlpacaRow> rows = {{"Add.", "1 2", "3"}, {"Say ü.", "", "Hi"}};
+  const std::vector<Row> rows = {{"Add.", "1 2", "3"}, {"Say ü.", "", "Hi"}};
   for (const auto form : {PromptTemplate::unsloth, PromptTemplate::alpaca}) {
     TokenizeOptions options;
     options.prompt_template = form;
@@ -124,7 +125,7 @@ TEST_F(Tokenize, BosOncePromptOutputEos) {
 }
 
 TEST_F(Tokenize, CutsAtMaxSeqLengthFromTheEnd) {
-  const std::vector<AlpacaRow> rows = {{"a", "", "b"}, {"a", "", std::string(100, 'b')}};
+  const std::vector<Row> rows = {{"a", "", "b"}, {"a", "", std::string(100, 'b')}};
   const auto full = expected_ids(rows[0], PromptTemplate::unsloth);
   TokenizeOptions options;
   options.max_seq_length = static_cast<std::int64_t>(full.size());
@@ -160,6 +161,26 @@ TEST_F(Tokenize, DoesNotDependOnThreads) {
   EXPECT_EQ(one.ids, five.ids);
   EXPECT_EQ(one.offsets, five.offsets);
   EXPECT_EQ(one.truncated, five.truncated);
+}
+
+TEST_F(Tokenize, ResponsesAloneAreTargets) {
+  TokenizeOptions options;
+  options.responses_only = true;
+  const std::vector<Row> rows = {{"Add.", "1 2", "3\u00fc"}};
+  const auto store = tokenize(rows, tokenizer_, options);
+  ASSERT_EQ(store.trained.size(), store.ids.size());
+  const auto trained = std::count(store.trained.begin(), store.trained.end(), 1);
+  EXPECT_EQ(trained, 1 + 2 + 1) << "the bytes of the output and EOS";
+  EXPECT_TRUE(std::all_of(store.trained.end() - 4, store.trained.end(), [](auto mark) { return mark == 1; }));
+  TokenizeOptions all;
+  EXPECT_EQ(tokenize(rows, tokenizer_, all).ids, store.ids) << "the mask never changes the ids";
+  // Cut within the response, and before it: nothing to train on is left.
+  options.max_seq_length = store.tokens() - 3;
+  EXPECT_EQ(tokenize(rows, tokenizer_, options).trained.back(), 1);
+  options.max_seq_length = store.tokens() - 4;
+  const auto nothing = tokenize(rows, tokenizer_, options);
+  EXPECT_EQ(nothing.samples(), 0);
+  EXPECT_EQ(nothing.skipped, 1);
 }
 
 TEST_F(Tokenize, SharesJoinToTheWhole) {
@@ -219,6 +240,12 @@ TEST_F(Tokenize, TheCacheKeyIsWhatTheIdsDependOn) {
   alpaca.prompt_template = PromptTemplate::alpaca;
   Records others;
   others.digest = "e";
+  auto responses = options;
+  responses.responses_only = true;
+  EXPECT_NE(token_cache_key(records, tokenizer_, responses), key);
+  auto more = records;
+  more.rows.emplace_back();
+  EXPECT_NE(token_cache_key(more, tokenizer_, options), key);
   EXPECT_NE(token_cache_key(records, tokenizer_, shorter), key);
   EXPECT_NE(token_cache_key(records, tokenizer_, alpaca), key);
   EXPECT_NE(token_cache_key(others, tokenizer_, options), key);
