@@ -87,11 +87,12 @@ void TrainDisplay::banner(const RunFacts& facts) {
                                                 facts.threads == 1 ? "" : "s"));
   rows.emplace_back("dataset", dataset_line(facts));
   rows.emplace_back(
-      "step", fmt::format("{} samples = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
+      "step", fmt::format("{} samples = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw ({} "
                           "moments), {} schedule, peak {:g}",
                           facts.global_batch, session_.world_size(), session_.world_size() == 1 ? "" : "s",
                           options.per_device_train_batch_size, options.gradient_accumulation_steps,
-                          options.lr_scheduler_type, options.learning_rate));
+                          options.optim == "adamw_8bit" ? "8-bit" : "fp32", options.lr_scheduler_type,
+                          options.learning_rate));
   const auto epochs = static_cast<double>(facts.total_steps) * static_cast<double>(facts.global_batch) /
                       static_cast<double>(facts.store->samples());
   std::string steps = fmt::format("{} (about {:.2f} epochs)", facts.total_steps, epochs);
