@@ -75,7 +75,7 @@ class Resume(harness.RunTest):
 
     def test_eight_bit_moments(self):
         """Codes and absmax are in the checkpoint, bit for bit; the optimizer belongs to the recipe."""
-        flags = {"optim": "adamw_8bit", "max_steps": 12}
+        flags = {"optim": "adamw_8bit", "max_steps": 12, "r": 64}  # tensors of more than 4,096 elements
         reference, output = self.new_output(), self.new_output()
         self.train(2, reference, **{**self.recipe, **flags})
         shutil.copytree(reference, output, dirs_exist_ok=True)
