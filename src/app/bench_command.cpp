@@ -162,6 +162,7 @@ train::BenchSettings BenchRun::settings() const {
   train::BenchSettings settings;
   settings.runs = static_cast<int>(bench_.runs);
   settings.timeline = bench_.timeline && device_.cuda;
+  settings.optimizer.eight_bit = options_.optim == "adamw_8bit";
   settings.recompute = recompute_of(options_);
   settings.max_tokens_per_pass = options_.max_tokens_per_pass.value_or(0);
   settings.memory_limit = memory_limit_of(options_);

@@ -273,10 +273,9 @@ std::vector<Flag> training_flags() {
        .member = &Options::optim,
        .value_name = "NAME",
        .help = "adamw, with fp32 moments (betas 0.9 and 0.999, eps 1e-8); adamw_torch, adamw_torch_fused and "
-               "adamw_32bit "
-               "are the same.",
-       .choices = {"adamw", "adamw_torch", "adamw_torch_fused", "adamw_32bit"},
-       .refusal = "give adamw, which has fp32 moments, or leave it out"},
+               "adamw_32bit are the same. adamw_8bit keeps the moments in 8 bits.",
+       .choices = {"adamw", "adamw_torch", "adamw_torch_fused", "adamw_32bit", "adamw_8bit"},
+       .refusal = "give adamw, which has fp32 moments, or adamw_8bit"},
       {.name = "weight_decay",
        .group = group,
        .member = &Options::weight_decay,

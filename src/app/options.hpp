@@ -65,7 +65,8 @@ struct TrainOptions {
   std::int64_t max_steps = 400;        // -1: num_train_epochs, which then has a value, decides
   std::optional<double> num_train_epochs;
   double learning_rate = 2e-4;
-  std::string optim = "adamw";  // adamw, adamw_torch, adamw_torch_fused, adamw_32bit: the same optimizer
+  // adamw, adamw_torch, adamw_torch_fused, adamw_32bit: the same optimizer; adamw_8bit
+  std::string optim = "adamw";
   double weight_decay = 0.01;
   double max_grad_norm = 1.0;                // 0: no clipping
   std::string lr_scheduler_type = "linear";  // linear, cosine, constant, constant_with_warmup

@@ -77,6 +77,8 @@ nlohmann::json recipe_of(const TrainOptions& options, const Inputs& inputs, cons
   // A constant rate does not know where it ends, so such a run may be made longer.
   const bool knows_its_end = options.lr_scheduler_type == "linear" || options.lr_scheduler_type == "cosine";
   if (knows_its_end) recipe["max_steps"] = total_steps;
+  // fp32 moments are the rule, of which earlier checkpoints say nothing.
+  if (options.optim == "adamw_8bit") recipe["optim"] = options.optim;
   return recipe;
 }
 

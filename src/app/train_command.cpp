@@ -143,6 +143,7 @@ train::TrainSettings TrainRun::settings() const {
   settings.schedule = {train::parse_schedule(options_.lr_scheduler_type), options_.learning_rate,
                        warmup_steps_of(options_, total_steps_), total_steps_};
   settings.optimizer.adamw.weight_decay = options_.weight_decay;
+  settings.optimizer.eight_bit = options_.optim == "adamw_8bit";
   settings.optimizer.max_grad_norm = options_.max_grad_norm;
   settings.seed = static_cast<std::uint64_t>(options_.seed);
   settings.shuffle = options_.shuffle;
@@ -215,16 +216,18 @@ void TrainRun::open_records() {
 }
 
 void TrainRun::restore(std::int64_t step) {
-  std::vector<std::vector<float>> arrays;
+  std::vector<store::StateValues> arrays;
   std::string bits;
   session_.together("restoring the checkpoint", [&] {
     if (!session_.is_root()) return;
-    for (const char* name : {"parameters", "exp_avg", "exp_avg_sq"}) {
-      arrays.push_back(checkpoint_->array(name));
-      if (static_cast<std::int64_t>(arrays.back().size()) != decoder_->layout().elements) {
-        throw UserError(fmt::format("{}: {} has {} elements, but this model needs {}",
-                                    start_.checkpoint.string(), name, arrays.back().size(),
-                                    decoder_->layout().elements));
+    for (const auto& [name, tensor] : trainer_->state()) {
+      arrays.push_back(checkpoint_->values(name));
+      const auto found =
+          std::visit([](const auto& host) { return static_cast<std::int64_t>(host.size()); }, arrays.back());
+      const bool codes = std::holds_alternative<std::vector<std::uint8_t>>(arrays.back());
+      if (found != tensor.numel() || codes != (tensor.scalar_type() == at::kByte)) {
+        throw UserError(fmt::format("{}: {} has {} elements, but this model and optimizer need {}",
+                                    start_.checkpoint.string(), name, found, tensor.numel()));
       }
     }
     bits = checkpoint_->bits.dump();

@@ -109,11 +109,12 @@ void TrainDisplay::banner(const RunFacts& facts) {
   if (options.packing) rows.emplace_back("packing", packing_line(facts));
   rows.emplace_back(
       "step",
-      fmt::format("{} {} = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw (fp32 "
+      fmt::format("{} {} = {} rank{} x {} a micro-batch x {} accumulated; optimizer adamw ({} "
                   "moments), {} schedule, peak {:g}",
                   facts.global_batch, options.packing ? "packs" : "samples", session_.world_size(),
                   session_.world_size() == 1 ? "" : "s", options.per_device_train_batch_size,
-                  options.gradient_accumulation_steps, options.lr_scheduler_type, options.learning_rate));
+                  options.gradient_accumulation_steps, options.optim == "adamw_8bit" ? "8-bit" : "fp32",
+                  options.lr_scheduler_type, options.learning_rate));
   std::string steps = fmt::format("{} (about {:.2f} epochs)", facts.total_steps, facts.epochs);
   if (facts.start_step > 0) steps += fmt::format(", resumed after step {}", facts.start_step);
   rows.emplace_back("steps", steps);

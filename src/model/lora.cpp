@@ -117,12 +117,15 @@ FlatLayout make_flat_layout(const ModelConfig& config, const LoraConfig& lora) {
   return layout;
 }
 
-FlatBuffers::FlatBuffers(const FlatLayout& layout, std::int64_t world_size, at::Device device) {
+FlatBuffers::FlatBuffers(const FlatLayout& layout, std::int64_t world_size, at::Device device,
+                         bool fp32_moments) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   const std::int64_t tail_length = kernels::tail_nonfinite + world_size;
   master = at::zeros({layout.elements}, options);
-  exp_avg = at::zeros({layout.elements}, options);
-  exp_avg_sq = at::zeros({layout.elements}, options);
+  if (fp32_moments) {
+    exp_avg = at::zeros({layout.elements}, options);
+    exp_avg_sq = at::zeros({layout.elements}, options);
+  }
   const std::int64_t stats_length = world_size * kRankStats;
   gradient_and_tail = at::zeros({layout.elements + tail_length + stats_length}, options);
   gradient = gradient_and_tail.narrow(0, 0, layout.elements);

@@ -76,7 +76,8 @@ inline constexpr std::int64_t kRankStats = 5;
 
 // fp32 [elements] each; the gradient has a tail behind it that is summed over ranks together with it.
 struct FlatBuffers {
-  FlatBuffers(const FlatLayout& layout, std::int64_t world_size, at::Device device);
+  // Without fp32_moments the moments are left undefined, for an optimizer that keeps its own.
+  FlatBuffers(const FlatLayout& layout, std::int64_t world_size, at::Device device, bool fp32_moments = true);
   Tensor master;
   Tensor gradient_and_tail;  // [elements + tail]
   Tensor gradient;           // view of the first `elements`

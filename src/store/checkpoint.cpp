@@ -28,7 +28,8 @@ constexpr const char* kStateFile = "state.h5";
 constexpr const char* kManifestFile = "manifest.json";
 constexpr std::uint64_t kManifestBound = 64U << 20U;
 constexpr int kJsonDepth = 64;
-constexpr hsize_t kChunkValues = 1U << 20U;  // 4 MiB: one checksum each
+constexpr const char* kCodes = "uint8";      // type of an array in the manifest; none is fp32
+constexpr hsize_t kChunkValues = 1U << 20U;  // 4 MiB of fp32: one checksum each
 
 // Deeper nesting than ours is refused while parsing: writing or comparing it later would be recursive.
 json parse_json(const std::string& text, const std::string& context) {
@@ -50,24 +51,45 @@ json parse_json(const std::string& text, const std::string& context) {
 
 // The places of the chunks of a dataset that has been flushed: {"count", "chunk" (both in values),
 // "addresses"}.
-json chunk_places(hid_t dataset, hsize_t count, hsize_t chunk, const std::string& context) {
+json chunk_places(hid_t dataset, hsize_t count, hsize_t chunk, std::size_t width,
+                  const std::string& context) {
   json addresses = json::array();
   for (hsize_t first = 0; first < count; first += chunk) {
     unsigned filters_skipped = 0;
     haddr_t address = HADDR_UNDEF;
     hsize_t bytes = 0;
     RT_HDF5(H5Dget_chunk_info_by_coord(dataset, &first, &filters_skipped, &address, &bytes), context);
-    RT_CHECK(address != HADDR_UNDEF && filters_skipped == 0 && bytes >= chunk * sizeof(float),
+    RT_CHECK(address != HADDR_UNDEF && filters_skipped == 0 && bytes >= chunk * width,
              "a chunk is in the file");
     addresses.push_back(address);
   }
-  return {{"count", count}, {"chunk", chunk}, {"addresses", addresses}};
+  json places{{"count", count}, {"chunk", chunk}, {"addresses", addresses}};
+  if (width == 1) places["type"] = kCodes;
+  return places;
+}
+
+struct RawArray {
+  const void* data;
+  hsize_t count;
+  std::size_t width;  // bytes of a value
+};
+RawArray raw(const StateArray& array) {
+  return std::visit(
+      [](const auto& values) {
+        return RawArray{values.data(), values.size(), sizeof(*values.data())};
+      },
+      array.values);
 }
 
 // A flat array, chunked so that each chunk carries a Fletcher-32 checksum. Returns where its chunks lie.
 json write_array(const Hdf5Handle& file, const StateArray& array, const std::string& context) {
-  const hsize_t count = array.values.size();
-  if (count == 0) return {{"count", 0}, {"chunk", 1}, {"addresses", json::array()}};
+  const auto [data, count, width] = raw(array);
+  const bool codes = width == 1;
+  if (count == 0) {
+    json nothing{{"count", 0}, {"chunk", 1}, {"addresses", json::array()}};
+    if (codes) nothing["type"] = kCodes;
+    return nothing;
+  }
   const hsize_t chunk = std::min(count, kChunkValues);
   const Hdf5Handle space(RT_HDF5(H5Screate_simple(1, &count, nullptr), context), H5Sclose);
   const Hdf5Handle creation(RT_HDF5(H5Pcreate(H5P_DATASET_CREATE), context), H5Pclose);
@@ -75,14 +97,16 @@ json write_array(const Hdf5Handle& file, const StateArray& array, const std::str
   RT_HDF5(H5Pset_fletcher32(creation.id()), context);
   const Hdf5Handle links(RT_HDF5(H5Pcreate(H5P_LINK_CREATE), context), H5Pclose);
   RT_HDF5(H5Pset_create_intermediate_group(links.id(), 1), context);
-  Hdf5Handle dataset(RT_HDF5(H5Dcreate2(file.id(), ("arrays/" + array.name).c_str(), H5T_IEEE_F32LE,
-                                        space.id(), links.id(), creation.id(), H5P_DEFAULT),
-                             context),
-                     H5Dclose);
-  RT_HDF5(H5Dwrite(dataset.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, array.values.data()),
+  Hdf5Handle dataset(
+      RT_HDF5(H5Dcreate2(file.id(), ("arrays/" + array.name).c_str(), codes ? H5T_STD_U8LE : H5T_IEEE_F32LE,
+                         space.id(), links.id(), creation.id(), H5P_DEFAULT),
+              context),
+      H5Dclose);
+  RT_HDF5(H5Dwrite(dataset.id(), codes ? H5T_NATIVE_UINT8 : H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT,
+                   data),
           context);
   RT_HDF5(H5Fflush(file.id(), H5F_SCOPE_LOCAL), context);
-  json places = chunk_places(dataset.id(), count, chunk, context);
+  json places = chunk_places(dataset.id(), count, chunk, width, context);
   dataset.close(context);
   return places;
 }
@@ -112,7 +136,8 @@ json write_state(const fs::path& path, std::int64_t step, const json& recipe, co
 
 // One array out of the bytes of state.h5. Nothing is allocated or read before its size and places are
 // checked.
-std::vector<float> read_array(std::span<const std::byte> file, const std::string& name, const json& places) {
+template <class Value>
+std::vector<Value> read_values(std::span<const std::byte> file, const std::string& name, const json& places) {
   const json addresses = places.is_object() ? places.value("addresses", json()) : json();
   const auto number = [&](const char* key) -> std::uint64_t {
     const json value = places.is_object() ? places.value(key, json()) : json();
@@ -121,14 +146,14 @@ std::vector<float> read_array(std::span<const std::byte> file, const std::string
   };
   const std::uint64_t count = number("count");
   const std::uint64_t chunk = number("chunk");
-  if (count > file.size() / sizeof(float)) bad_array(name, "claims more values than the file holds");
+  if (count > file.size() / sizeof(Value)) bad_array(name, "claims more values than the file holds");
   const std::uint64_t chunks = chunk == 0 ? 0 : count / chunk + (count % chunk != 0 ? 1 : 0);
   if (chunk == 0 || !addresses.is_array() || addresses.size() != chunks)
     bad_array(name, "has the wrong number of chunks");
-  std::vector<float> values(count);
+  std::vector<Value> values(count);
   for (std::uint64_t i = 0; i < chunks; ++i) {
     const std::uint64_t first = i * chunk;
-    const std::uint64_t bytes = std::min(chunk, count - first) * sizeof(float);
+    const std::uint64_t bytes = std::min(chunk, count - first) * sizeof(Value);
     const json& address = addresses[i];
     if (!address.is_number_unsigned() || address.get<std::uint64_t>() > file.size() - bytes) {
       bad_array(name, "lies outside of the file");
@@ -136,6 +161,13 @@ std::vector<float> read_array(std::span<const std::byte> file, const std::string
     std::memcpy(values.data() + first, file.data() + address.get<std::uint64_t>(), bytes);
   }
   return values;
+}
+
+StateValues read_array(std::span<const std::byte> file, const std::string& name, const json& places) {
+  const json type = places.is_object() ? places.value("type", json()) : json();
+  if (type == kCodes) return read_values<std::uint8_t>(file, name, places);
+  if (!type.is_null()) bad_array(name, "has a type that this version does not know");
+  return read_values<float>(file, name, places);
 }
 
 Checkpoint read_state(const fs::path& path, const json& manifest) {
@@ -286,8 +318,9 @@ std::uint64_t estimated_bytes(const json& recipe, const json& bits, std::span<co
   std::uint64_t total = 0;
   std::uint64_t largest = 0;
   for (const auto& array : arrays) {
-    total += array.values.size_bytes();
-    largest = std::max<std::uint64_t>(largest, array.values.size_bytes());
+    const RawArray values = raw(array);
+    total += values.count * values.width;
+    largest = std::max<std::uint64_t>(largest, values.count * values.width);
   }
   // The adapter beside the state is about one array more; the rest is for HDF5's own structures.
   return total + largest + total / 1000 + 2 * (recipe.dump().size() + bits.dump().size()) + 262'144;
@@ -309,11 +342,17 @@ void fill_checkpoint(const fs::path& directory, std::int64_t step, const json& r
 
 }  // namespace
 
-const std::vector<float>& Checkpoint::array(const std::string& name) const {
-  for (const auto& [candidate, values] : arrays) {
-    if (candidate == name) return values;
+const StateValues& Checkpoint::values(const std::string& name) const {
+  for (const auto& [candidate, found] : arrays) {
+    if (candidate == name) return found;
   }
   throw Failure("the checkpoint has no array " + name);
+}
+
+const std::vector<float>& Checkpoint::array(const std::string& name) const {
+  const auto* found = std::get_if<std::vector<float>>(&values(name));
+  RT_CHECK(found != nullptr, "the checkpoint's array " + name + " is not fp32");
+  return *found;
 }
 
 fs::path write_checkpoint(const fs::path& output_dir, std::int64_t step, const json& recipe, const json& bits,

@@ -9,24 +9,28 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace ranktune::store {
 
-// A named flat fp32 array of the state ("parameters", "exp_avg", "exp_avg_sq").
+// A named flat array of the state ("parameters", "exp_avg", "exp_avg_sq"): fp32, or the codes of 8-bit
+// moments.
 struct StateArray {
   std::string name;
-  std::span<const float> values;
+  std::variant<std::span<const float>, std::span<const std::uint8_t>> values;
 };
+using StateValues = std::variant<std::vector<float>, std::vector<std::uint8_t>>;
 
 // NOLINTNEXTLINE(bugprone-exception-escape): nlohmann::json moves without throwing
 struct Checkpoint {
   std::int64_t step = 0;  // optimizer steps done
   nlohmann::json recipe;  // what must be equal on resume (model, dataset digest, hyperparameters, ...)
   nlohmann::json bits;    // what the bits depend on (world size, GPU, library versions, plan, ...)
-  std::vector<std::pair<std::string, std::vector<float>>> arrays;  // by name
+  std::vector<std::pair<std::string, StateValues>> arrays;  // by name
 
-  const std::vector<float>& array(const std::string& name) const;  // throws Failure when absent
+  const StateValues& values(const std::string& name) const;        // throws Failure when absent
+  const std::vector<float>& array(const std::string& name) const;  // the same, also when it is not fp32
 };
 
 // Writes OUTPUT_DIR/checkpoint-<step, 6 digits or more> atomically. `extra` may write more files (the

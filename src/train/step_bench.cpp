@@ -85,7 +85,7 @@ BenchFigures bench_steps(const BenchWork& work, model::Decoder& decoder, cluster
   BenchFigures figures;
   figures.name = work.name;
   figures.steps = static_cast<std::int64_t>(work.steps.size());
-  StepEngine engine(decoder, OptimizerSettings{}, communicator, nullptr);
+  StepEngine engine(decoder, settings.optimizer, communicator, nullptr);
   engine.buffers().master.normal_(0, 0.01);
   engine.publish_master();
   figures.plan = plan_memory(decoder, request_for(work, settings, device));

@@ -11,6 +11,7 @@
 #include "model/decoder.hpp"
 #include "train/kernel_timeline.hpp"
 #include "train/memory_plan.hpp"
+#include "train/step_engine.hpp"
 
 namespace ranktune::train {
 
@@ -29,6 +30,7 @@ struct BenchSettings {
   bool timeline = false;
   Recompute recompute = Recompute::automatic;
   std::int64_t max_tokens_per_pass = 0;
+  OptimizerSettings optimizer;
   std::int64_t memory_limit = 0;  // bytes that the program may hold on its device; 0: what is free
 };
 

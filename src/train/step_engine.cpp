@@ -63,9 +63,15 @@ StepEngine::StepEngine(model::Decoder& decoder, const OptimizerSettings& setting
       communicator_(communicator),
       watchdog_(watchdog),
       cuda_(decoder.options().device.is_cuda()),
-      buffers_(decoder.layout(), communicator.world_size(), decoder.options().device),
+      buffers_(decoder.layout(), communicator.world_size(), decoder.options().device, !settings.eight_bit),
       scatter_(decoder.segments()),
       runner_(decoder) {
+  if (settings.eight_bit) {
+    std::vector<kernels::FlatSpan> tensors;
+    for (const model::FlatTensor& tensor : decoder.layout().tensors)
+      tensors.push_back({tensor.offset, tensor.rows * tensor.columns});
+    adamw_8bit_.emplace(tensors, decoder.layout().elements, decoder.options().device);
+  }
   const auto device = at::TensorOptions().device(decoder.options().device);
   hyper_ = at::zeros({3}, device.dtype(at::kFloat));
   outcome_ = at::zeros({8}, device.dtype(at::kFloat));
@@ -77,6 +83,17 @@ StepEngine::StepEngine(model::Decoder& decoder, const OptimizerSettings& setting
 void StepEngine::reserve(std::int64_t tokens, std::int64_t recomputed) {
   runner_.reset();
   decoder_.reserve(runner_.padded(tokens), recomputed);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> StepEngine::state() const {
+  std::vector<std::pair<std::string, at::Tensor>> all{{"parameters", buffers_.master}};
+  if (adamw_8bit_) {
+    for (auto& entry : adamw_8bit_->state()) all.push_back(std::move(entry));
+  } else {
+    all.emplace_back("exp_avg", buffers_.exp_avg);
+    all.emplace_back("exp_avg_sq", buffers_.exp_avg_sq);
+  }
+  return all;
 }
 
 void StepEngine::publish_master() {
@@ -141,8 +158,12 @@ void StepEngine::launch(std::int64_t step, double learning_rate, std::span<const
   reduce(current_stream(cuda_));
   pending.clock.mark(2);
   kernels::finish_reduction(buffers_.gradient, buffers_.tail, settings_.max_grad_norm, scratch_, outcome_);
-  kernels::adamw_step(settings_.adamw, hyper_, outcome_, buffers_.gradient, buffers_.master, buffers_.exp_avg,
-                      buffers_.exp_avg_sq);
+  if (adamw_8bit_) {
+    adamw_8bit_->step(settings_.adamw, hyper_, outcome_, buffers_.gradient, buffers_.master);
+  } else {
+    kernels::adamw_step(settings_.adamw, hyper_, outcome_, buffers_.gradient, buffers_.master,
+                        buffers_.exp_avg, buffers_.exp_avg_sq);
+  }
   scatter_(buffers_.master);
   pending.readback.narrow(0, 0, 8).copy_(outcome_, /*non_blocking=*/true);
   pending.readback.narrow(0, 8, readback_length - 8)

@@ -11,11 +11,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster/communicator.hpp"
 #include "cluster/watchdog.hpp"
 #include "data/batch.hpp"
+#include "kernels/adamw_8bit.hpp"
 #include "kernels/ops.hpp"
 #include "model/decoder.hpp"
 #include "train/pass_runner.hpp"
@@ -24,6 +27,7 @@ namespace ranktune::train {
 
 struct OptimizerSettings {
   kernels::AdamW adamw;
+  bool eight_bit = false;      // moments in 8 bits
   double max_grad_norm = 1.0;  // <= 0: no clipping
 };
 
@@ -77,6 +81,8 @@ class StepEngine {
              cluster::Watchdog* watchdog);
 
   model::FlatBuffers& buffers() { return buffers_; }
+  // What a checkpoint holds, on the device, by name: the parameters and the optimizer's state.
+  std::vector<std::pair<std::string, at::Tensor>> state() const;
   // Reserves the decoder's buffers for passes of at most `tokens` tokens.
   void reserve(std::int64_t tokens, std::int64_t recomputed);
   // To be called after the master was written from outside (initialisation, resume).
@@ -105,6 +111,7 @@ class StepEngine {
   cluster::Watchdog* watchdog_;
   bool cuda_;
   model::FlatBuffers buffers_;
+  std::optional<kernels::AdamW8bit> adamw_8bit_;
   kernels::SegmentScatter scatter_;
   PassRunner runner_;
   at::Tensor hyper_, outcome_, scratch_, nll_sum_, step_;

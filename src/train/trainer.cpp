@@ -34,6 +34,21 @@ std::vector<float> to_host(const at::Tensor& tensor) {
   return values;
 }
 
+// Host memory for a tensor of the state: codes, or fp32.
+store::StateValues empty_like(const at::Tensor& tensor) {
+  const auto size = static_cast<std::size_t>(tensor.numel());
+  if (tensor.scalar_type() == at::kByte) return std::vector<std::uint8_t>(size);
+  return std::vector<float>(size);
+}
+
+store::StateValues copy_of(const at::Tensor& tensor) {
+  store::StateValues values = empty_like(tensor);
+  std::visit(
+      [&](auto& host) { at::from_blob(host.data(), tensor.sizes(), tensor.scalar_type()).copy_(tensor); },
+      values);
+  return values;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainSettings& settings, model::Decoder& decoder, const data::TokenStore& store,
@@ -59,16 +74,19 @@ void Trainer::start_from(const exporting::Adapter& adapter) {
   engine_.publish_master();
 }
 
-void Trainer::resume(std::int64_t step, std::vector<std::vector<float>>& arrays) {
-  model::FlatBuffers& buffers = engine_.buffers();
-  const std::array<at::Tensor, 3> targets{buffers.master, buffers.exp_avg, buffers.exp_avg_sq};
-  arrays.resize(targets.size());
+void Trainer::resume(std::int64_t step, std::vector<store::StateValues>& values) {
+  const auto targets = engine_.state();
+  values.resize(targets.size());
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    arrays[i].resize(static_cast<std::size_t>(targets[i].numel()));
-    environment_.session.broadcast_bytes(arrays[i].data(), arrays[i].size() * sizeof(float));
-    at::Tensor target = targets[i];
-    target.copy_(at::from_blob(arrays[i].data(), target.sizes(), at::kFloat));
-    arrays[i] = {};
+    at::Tensor target = targets[i].second;
+    if (!environment_.session.is_root()) values[i] = empty_like(target);
+    std::visit(
+        [&](auto& host) {
+          environment_.session.broadcast_bytes(host.data(), host.size() * sizeof(host[0]));
+          target.copy_(at::from_blob(host.data(), target.sizes(), target.scalar_type()));
+        },
+        values[i]);
+    values[i] = {};
   }
   engine_.publish_master();
   steps_done_ = step;
@@ -278,23 +296,21 @@ void Trainer::save() {
   gather_rank_rows();
   if (!environment_.session.is_root()) return;
   struct Snapshot {
-    std::vector<float> master, exp_avg, exp_avg_sq;
+    std::vector<std::pair<std::string, store::StateValues>> state;
     exporting::Adapter adapter;
   };
   environment_.io->drain();  // one checkpoint at a time is in memory
   if (environment_.evaluation != nullptr) settings_.bits["evaluated_step"] = evaluated_step_;
-  const model::FlatBuffers& buffers = engine_.buffers();
   auto snapshot = std::make_shared<Snapshot>();
-  snapshot->master = to_host(buffers.master);
-  snapshot->exp_avg = to_host(buffers.exp_avg);
-  snapshot->exp_avg_sq = to_host(buffers.exp_avg_sq);
+  for (const auto& [name, tensor] : engine_.state()) snapshot->state.emplace_back(name, copy_of(tensor));
   snapshot->adapter = adapter();
   environment_.io->submit([this, snapshot, step = steps_done_] {
     RT_CHECK(environment_.lock->still_ours(), "another job has taken over the output directory");
     environment_.metrics->sync();  // rows first: a checkpoint promises the rows up to its step
-    const std::array<store::StateArray, 3> arrays{{{"parameters", snapshot->master},
-                                                   {"exp_avg", snapshot->exp_avg},
-                                                   {"exp_avg_sq", snapshot->exp_avg_sq}}};
+    std::vector<store::StateArray> arrays;
+    for (const auto& [name, values] : snapshot->state) {
+      std::visit([&](const auto& host) { arrays.push_back({name, std::span(host)}); }, values);
+    }
     const auto path = store::write_checkpoint(
         settings_.output_dir, step, settings_.recipe, settings_.bits, arrays, attempt_name(),
         [&](const std::filesystem::path& folder) {

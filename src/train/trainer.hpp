@@ -86,10 +86,12 @@ class Trainer {
   // Starting points; collective, exactly one of them is called before run().
   void start_fresh(std::uint64_t lora_seed);
   void start_from(const exporting::Adapter& adapter);  // throws UserError where shapes differ
-  void resume(std::int64_t step,
-              std::vector<std::vector<float>>& arrays);  // parameters, exp_avg, exp_avg_sq; on rank 0
+  // values: those of state(), in its order, on rank 0, each of the type and size found there.
+  void resume(std::int64_t step, std::vector<store::StateValues>& values);
   // The step of the last evaluation before the checkpoint was made, from its bits.
   void resume_evaluation(std::int64_t evaluated_step) { evaluated_step_ = evaluated_step; }
+  // What a checkpoint holds, by name: parameters and the optimizer's state, where they are on the device.
+  std::vector<std::pair<std::string, at::Tensor>> state() const { return engine_.state(); }
 
   // Plans memory for the steps that are left; collective.
   const MemoryPlan& plan(Recompute recompute, std::int64_t max_tokens_per_pass, std::int64_t memory_limit);

@@ -6,6 +6,8 @@ import shutil
 import time
 import unittest
 
+import h5py
+
 import harness
 
 SEED = int(os.environ.get("RANKTUNE_TEST_SEED", random.SystemRandom().randrange(10**6)))
@@ -70,6 +72,22 @@ class Resume(harness.RunTest):
                 self.assert_equal_runs(reference, output)
                 self.assertIn(("resume", last, f"checkpoint-{last:06}"), harness.events(output))
                 self.assertNotIn("not bit-exact", done.errors)
+
+    def test_eight_bit_moments(self):
+        """Codes and absmax are in the checkpoint, bit for bit; the optimizer belongs to the recipe."""
+        flags = {"optim": "adamw_8bit", "max_steps": 12, "r": 64}  # tensors of more than 4,096 elements
+        reference, output = self.new_output(), self.new_output()
+        self.train(2, reference, **{**self.recipe, **flags})
+        shutil.copytree(reference, output, dirs_exist_ok=True)
+        shutil.rmtree(output / "checkpoint-000012")
+        shutil.rmtree(output / "adapter")
+        with h5py.File(output / "checkpoint-000009" / "state.h5") as state:
+            self.assertEqual(state["arrays/exp_avg"].dtype, "uint8")
+            self.assertGreater(len(set(state["arrays/exp_avg"][()].tolist())), 100)
+        other = self.train(2, output, **{**self.recipe, **flags, "optim": "adamw"}, resume="auto", expect=2)
+        self.assertIn('optim was "adamw_8bit"', str(other))
+        self.train(2, output, **{**self.recipe, **flags}, resume="auto")
+        self.assert_same_bits(harness.adapter(reference / "adapter"), harness.adapter(output / "adapter"))
 
     def test_dropout_and_killed_twice(self):
         flags = {"lora_dropout": 0.2, "save_total_limit": 2}

@@ -189,7 +189,7 @@ TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
                                           {"--chunk_size", "2048"},
                                           {"--stride", "512"},
                                           {"--report_to", "wandb"},
-                                          {"--optim", "adamw_8bit"},
+                                          {"--optim", "lion_8bit"},
                                           {"--dtype", "float16"},
                                           {"--bias", "all"},
                                           {"--save_method", "merged_4bit"}};

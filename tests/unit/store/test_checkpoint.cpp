@@ -95,6 +95,16 @@ TEST(Checkpoint, RoundTripKeepsEveryBit) {
   ASSERT_EQ(checkpoint.array("parameters").size(), parameters.size());
   EXPECT_EQ(std::memcmp(checkpoint.array("parameters").data(), parameters.data(), parameters.size() * 4), 0);
   EXPECT_THROW(checkpoint.array("exp_avg"), Failure);
+
+  std::vector<std::uint8_t> codes(3'000'000);  // more than one chunk
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * i % 251);
+  const std::vector<std::uint8_t> none;
+  const std::vector<StateArray> bytes{{"codes", std::span<const std::uint8_t>(codes)},
+                                      {"none", std::span<const std::uint8_t>(none)}};
+  const Checkpoint other = read_checkpoint(write_checkpoint(folder.path(), 501, kRecipe, kBits, bytes, "t"));
+  EXPECT_EQ(std::get<std::vector<std::uint8_t>>(other.values("codes")), codes);
+  EXPECT_TRUE(std::get<std::vector<std::uint8_t>>(other.values("none")).empty());
+  EXPECT_THROW(other.array("codes"), Failure);
 }
 
 TEST(Checkpoint, ReplacesTheSameStep) {
