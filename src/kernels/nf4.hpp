@@ -34,7 +34,8 @@ struct Nf4Matrix {
 };
 
 // Fills the matrix with the nearest codes of `weight` [rows, columns], bf16, fp16 or fp32 on the matrix'
-// device; rounded_to becomes `decoded`. The same codes as bitsandbytes' quantize_4bit on a CPU, but for ties.
+// device; rounded_to becomes `decoded`. The same codes as bitsandbytes, whose
+// CPU code (0.50.2) misses the nearest code of one absmax in 600.
 void quantise_nf4(const Tensor& weight, at::ScalarType decoded, Nf4Matrix& matrix);
 
 // Decodes matrices with equal columns, one below the other, into `out` [rows of all, columns + P], and copies
