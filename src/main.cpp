@@ -13,6 +13,7 @@
 #include "app/bench_command.hpp"
 #include "app/console.hpp"
 #include "app/eval_command.hpp"
+#include "app/export_command.hpp"
 #include "app/options.hpp"
 #include "app/train_command.hpp"
 #include "base/error.hpp"
@@ -71,6 +72,13 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
   }
   if (command.subcommand == "help") {
     std::puts(app::program_help().c_str());
+    return 0;
+  }
+  if (command.subcommand == "export") {
+    cluster::release_signals();
+    const app::ExportCommand wanted = app::parse_export_options(command.arguments);
+    if (!wanted.help) return app::run_export(wanted);
+    std::puts(app::export_help().c_str());
     return 0;
   }
   if (command.subcommand == "bench") {

@@ -376,7 +376,9 @@ std::vector<Flag> save_flags() {
        .group = group,
        .member = &Options::save_method,
        .value_name = "METHOD",
-       .help = "merged_16bit: the whole model in bfloat16; lora: the adapter alone.",
+       .help =
+           "merged_16bit: the whole model, in the 16-bit type of its files or bfloat16; lora: the adapter "
+           "alone.",
        .choices = {"merged_16bit", "lora"},
        .refusal = "give merged_16bit or lora"},
       {.name = "save_path",

@@ -24,19 +24,6 @@ bool passes(std::vector<std::string>& problems, const std::function<void()>& che
   }
 }
 
-model::LoraConfig lora_config(const exporting::AdapterConfig& adapter) {
-  model::LoraConfig lora;
-  lora.r = adapter.r;
-  lora.alpha = adapter.lora_alpha;
-  lora.rslora = adapter.use_rslora;
-  lora.dropout = adapter.lora_dropout;
-  for (std::size_t i = 0; i < model::kProjectionNames.size(); ++i) {
-    lora.targets[i] = std::find(adapter.target_modules.begin(), adapter.target_modules.end(),
-                                model::kProjectionNames[i]) != adapter.target_modules.end();
-  }
-  return lora;
-}
-
 exporting::AdapterConfig adapter_of_options(const TrainOptions& options) {
   exporting::AdapterConfig adapter;
   adapter.base_model_name_or_path = options.model_name;
@@ -152,6 +139,19 @@ data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::
   how.max_seq_length = options.max_seq_length;
   how.threads = threads;
   return how;
+}
+
+model::LoraConfig lora_config(const exporting::AdapterConfig& adapter) {
+  model::LoraConfig lora;
+  lora.r = adapter.r;
+  lora.alpha = adapter.lora_alpha;
+  lora.rslora = adapter.use_rslora;
+  lora.dropout = adapter.lora_dropout;
+  for (std::size_t i = 0; i < model::kProjectionNames.size(); ++i) {
+    lora.targets[i] = std::find(adapter.target_modules.begin(), adapter.target_modules.end(),
+                                model::kProjectionNames[i]) != adapter.target_modules.end();
+  }
+  return lora;
 }
 
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems) {

@@ -22,6 +22,7 @@
 #include "cluster/signals.hpp"
 #include "cluster/watchdog.hpp"
 #include "store/atomic_directory.hpp"
+#include "train/merge.hpp"
 #include "train/output.hpp"
 #include "train/trainer.hpp"
 
@@ -267,7 +268,11 @@ void TrainRun::export_results() {
     const auto adapter = trainer_->adapter();
     train::save_adapter(std::filesystem::path(options_.output_dir) / "adapter", adapter,
                         inputs_.model_folder);
-    if (merged) train::save_merged(options_.save_path, *decoder_, trainer_->master(), inputs_.model_folder);
+    if (merged) {
+      const model::WeightFiles base(inputs_.model_folder);
+      const train::MergedWeights weights(inputs_.model, inputs_.lora, base, adapter);
+      train::save_merged(options_.save_path, weights, inputs_.model_folder);
+    }
     if (options_.save_model && !merged)
       train::save_adapter(options_.save_path, adapter, inputs_.model_folder);
   });

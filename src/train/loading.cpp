@@ -55,16 +55,23 @@ void refuse_untied_head(const model::ModelConfig& config, const model::WeightFil
 
 }  // namespace
 
-void check_weights(const model::ModelConfig& config, const model::WeightFiles& files) {
+std::vector<model::WeightSlot> weight_shapes(const model::ModelConfig& config) {
   model::DecoderOptions options;
   options.device = at::kMeta;
   options.max_positions = 1;
   model::LoraConfig none;
   none.targets.fill(false);
-  const model::Decoder shapes(config, none, options);  // on the meta device: shapes without memory
+  return model::Decoder(config, none, options).weight_slots();
+}
+
+at::Tensor mapped_tensor(const model::WeightView& view, const std::string& name) {
+  return at::from_blob(const_cast<std::byte*>(view.bytes.data()), view.shape, scalar_type(view.dtype, name));
+}
+
+void check_weights(const model::ModelConfig& config, const model::WeightFiles& files) {
   std::vector<std::string> problems;
   std::set<std::string> expected;
-  for (const model::WeightSlot& slot : shapes.weight_slots()) {
+  for (const model::WeightSlot& slot : weight_shapes(config)) {
     expected.insert(slot.name);
     try {
       const model::WeightView view = files.view(slot.name);
@@ -91,15 +98,14 @@ void load_weights(model::Decoder& decoder, const model::WeightFiles& files,
   int index = 0;
   for (model::WeightSlot& slot : decoder.weight_slots()) {
     const model::WeightView view = files.view(slot.name);
-    const auto type = scalar_type(view.dtype, slot.name);
+    const at::Tensor mapped = mapped_tensor(view, slot.name);
     const int owner = index++ % communicator.world_size();
     at::Tensor staging;
     if (owner == communicator.rank()) {
-      staging = at::from_blob(const_cast<std::byte*>(view.bytes.data()), view.shape, type);
       // A broadcast may not write to the file's map, and the device needs a copy anyway.
-      if (device.is_cuda()) staging = staging.to(device);
+      staging = device.is_cuda() ? mapped.to(device) : mapped;
     } else {
-      staging = at::empty(view.shape, at::TensorOptions().dtype(type).device(device));
+      staging = at::empty(view.shape, mapped.options().device(device));
     }
     communicator.broadcast(staging.data_ptr(), view.bytes.size(), owner, stream);
     slot.destination.copy_(staging);
