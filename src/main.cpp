@@ -14,6 +14,7 @@
 #include "app/console.hpp"
 #include "app/eval_command.hpp"
 #include "app/export_command.hpp"
+#include "app/generate_command.hpp"
 #include "app/options.hpp"
 #include "app/train_command.hpp"
 #include "base/error.hpp"
@@ -80,6 +81,15 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
     if (!wanted.help) return app::run_export(wanted);
     std::puts(app::export_help().c_str());
     return 0;
+  }
+  if (command.subcommand == "generate") {
+    const app::GenerateCommand wanted = app::parse_generate_options(command.arguments);
+    if (wanted.help) {
+      std::puts(app::generate_help().c_str());
+      return 0;
+    }
+    cluster::refuse_launch_without_mpi();
+    return run_under_mpi([&](const cluster::Session& session) { return app::run_generate(session, wanted); });
   }
   if (command.subcommand == "bench") {
     const app::BenchCommand bench = app::parse_bench_options(command.arguments);

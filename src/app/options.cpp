@@ -136,6 +136,7 @@ struct ToJson {
 constexpr Subcommand kSubcommands[] = {
     {"train", "fine-tune a model, one process per GPU"},
     {"eval", "measure the loss of a model, with or without an adapter, on a dataset"},
+    {"generate", "answer a prompt with a model, with or without an adapter"},
     {"export", "write the merged model of a run or an adapter, or the adapter"},
     {"bench", "time what training would do, on this machine"},
     {"help", "print this text, or that of a command: ranktune help train"},

@@ -61,9 +61,8 @@ std::string packing_line(const RunFacts& facts) {
 
 }  // namespace
 
-TrainDisplay::TrainDisplay(const cluster::Session& session)
-    : session_(session),
-      console_(session.is_root() ? ConsoleSettings::of_process() : ConsoleSettings::silent()) {}
+TrainDisplay::TrainDisplay(const cluster::Session& session, ConsoleSettings settings)
+    : session_(session), console_(session.is_root() ? std::move(settings) : ConsoleSettings::silent()) {}
 
 void TrainDisplay::begin(const std::string& phase, const std::string& unit) {
   phase_ = phase;
