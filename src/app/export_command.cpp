@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "app/console.hpp"
+#include "app/flags.hpp"
 #include "app/flags_text.hpp"
 #include "app/inputs.hpp"
 #include "base/error.hpp"
@@ -16,6 +17,7 @@
 #include "export/adapter.hpp"
 #include "model/config.hpp"
 #include "store/checkpoint.hpp"
+#include "train/gguf.hpp"
 #include "train/output.hpp"
 
 namespace ranktune::app {
@@ -34,7 +36,10 @@ ExportFlags flags() {
   ExportFlags result;
   result.shown.add_options()("to", po::value<std::string>()->value_name("FORM"),
                              "merged_16bit: base model and adapter as one model, in the 16-bit type of the "
-                             "base's files or bfloat16; lora: the adapter alone")(
+                             "base's files or bfloat16; lora: the adapter alone; gguf: the merged model for "
+                             "llama.cpp")(
+      "quantization", po::value<std::vector<std::string>>()->multitoken()->value_name("NAMES"),
+      "types for --to gguf, a file each: f32, f16, bf16, q8_0 [q8_0]")(
       "save_path", po::value<std::string>()->value_name("DIR"), "folder to write, which must not exist yet")(
       "model_name", po::value<std::string>()->value_name("NAME|DIR"),
       "base model, in place of the one that adapter_config.json names")(
@@ -80,9 +85,10 @@ fs::path find_base(const ExportCommand& command, const exporting::AdapterConfig&
   }
 }
 
-void export_merged(const ExportCommand& command, const exporting::Adapter& adapter) {
+void export_with_base(const ExportCommand& command, const exporting::Adapter& adapter) {
   const fs::path base = find_base(command, adapter.config);
   const model::ModelConfig config = model::read_model_config(base);
+  if (command.to == "gguf") train::check_gguf(config, base);
   const model::WeightFiles files(base);
   std::optional<train::MergedWeights> merged;
   try {
@@ -91,7 +97,11 @@ void export_merged(const ExportCommand& command, const exporting::Adapter& adapt
     throw UserError(fmt::format("{} is no adapter of {}: {}; name its base model with --model_name",
                                 command.source, base.string(), error.what()));
   }
-  train::save_merged(command.save_path, *merged, base, command.shard_bytes);
+  train::ModelForms forms;
+  forms.merged = command.to == "merged_16bit";
+  if (command.to == "gguf") forms.gguf = command.quantization;
+  forms.shard_bytes = command.shard_bytes;
+  train::save_model(command.save_path, forms, adapter, &*merged, config, base);
 }
 
 }  // namespace
@@ -139,8 +149,23 @@ ExportCommand parse_export_options(const std::vector<std::string>& arguments) {
         sources.size()));
   }
   command.to = text("to");
-  if (command.to != "merged_16bit" && command.to != "lora") {
-    command.problems.push_back(fmt::format("--to must be merged_16bit or lora, not '{}'", command.to));
+  if (command.to != "merged_16bit" && command.to != "lora" && command.to != "gguf") {
+    command.problems.push_back(fmt::format("--to must be merged_16bit, lora or gguf, not '{}'", command.to));
+  }
+  if (values.contains("quantization")) {
+    // As training reads it.
+    const Flag* flag = find_flag("quantization");
+    TrainOptions options;
+    const auto problem = apply(
+        *flag, {"quantization", values["quantization"].as<std::vector<std::string>>(), "--quantization"},
+        options);
+    command.quantization = options.quantization;
+    if (problem) command.problems.push_back(*problem);
+    if (command.to != "gguf") {
+      command.problems.emplace_back("--quantization is about GGUF files: give --to gguf, or leave it out");
+    } else if (!problem && command.quantization.empty()) {
+      command.problems.emplace_back("--quantization must be any of f32, f16, bf16, q8_0, not none");
+    }
   }
   command.save_path = text("save_path");
   if (command.save_path.empty()) command.problems.emplace_back("--save_path has to name the folder to write");
@@ -161,7 +186,8 @@ ExportCommand parse_export_options(const std::vector<std::string>& arguments) {
 std::string export_help() {
   std::ostringstream text;
   text << "Usage: ranktune export RUN|CHECKPOINT|ADAPTER --to FORM --save_path DIR [FLAGS]\n\n"
-          "Writes what ranktune train --save_model writes, from the adapter of a run, of one of its "
+          "Writes what ranktune train --save_model or --save_gguf writes, from the adapter of a run, of one "
+          "of its "
           "checkpoints\n"
           "or of anything else that PEFT can load. Needs no MPI and no GPU.\n\n"
           "Example:\n  ranktune export outputs --to merged_16bit --save_path model\n\n"
@@ -179,8 +205,8 @@ int run_export(const ExportCommand& command) {
   if (!problems.empty()) throw UserError(problems);
   const fs::path folder = find_adapter(command.source);
   exporting::Adapter adapter = exporting::read_adapter(folder);
-  if (command.to == "merged_16bit") {
-    export_merged(command, adapter);
+  if (command.to != "lora") {
+    export_with_base(command, adapter);
   } else {
     if (command.model_name) adapter.config.base_model_name_or_path = *command.model_name;
     train::save_adapter(command.save_path, adapter, folder);

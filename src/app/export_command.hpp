@@ -12,9 +12,10 @@ namespace ranktune::app {
 
 struct ExportCommand {
   std::string source;  // an adapter, or a run's or a checkpoint's folder
-  std::string to;      // merged_16bit, lora
+  std::string to;      // merged_16bit, lora, gguf
   std::string save_path;
   std::optional<std::string> model_name;  // none: what the adapter names as its base
+  std::vector<std::string> quantization = {"q8_0"};
   std::uint64_t shard_bytes = train::kShardBytes;
   std::vector<std::string> problems;
   bool help = false;

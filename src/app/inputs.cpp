@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "data/hub.hpp"
+#include "train/gguf.hpp"
 #include "train/loading.hpp"
 
 namespace ranktune::app {
@@ -167,6 +168,8 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
     if (config_good && tokenizer_good) {
       passes(problems, [&] { check_vocabulary(*inputs.tokenizer, inputs.model, inputs.model_folder); });
     }
+    if (options.save_gguf && config_good && tokenizer_good)
+      passes(problems, [&] { train::check_gguf(inputs.model, inputs.model_folder); });
     if (options.load_format != "dummy") {
       passes(problems, [&] {
         inputs.weights = std::make_unique<model::WeightFiles>(inputs.model_folder);

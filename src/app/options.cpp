@@ -88,12 +88,22 @@ void settle_evaluation(const TrainOptions& options, std::vector<std::string>& pr
 
 // Merged weights are made from the files of the base model.
 void settle_export(const TrainOptions& options, std::vector<std::string>& problems) {
+  if (options.save_gguf && options.quantization.empty()) {
+    problems.emplace_back(
+        "--save_gguf needs a type to write: give --quantization any of f32, f16, bf16, q8_0");
+  }
+  if (options.is_explicit("quantization") && !options.quantization.empty() && !options.save_gguf) {
+    problems.emplace_back("--quantization is about GGUF files: give --save_gguf too, or leave it out");
+  }
   if (options.load_format != "dummy") return;
   if (options.save_model && options.save_method != "lora") {
     problems.push_back(fmt::format(
         "--save_method {} has nothing to merge with --load_format dummy: give --save_method lora, or leave "
         "--save_model out",
         options.save_method));
+  }
+  if (options.save_gguf) {
+    problems.emplace_back("--save_gguf has nothing to merge with --load_format dummy: leave it out");
   }
 }
 

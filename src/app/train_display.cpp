@@ -211,6 +211,7 @@ void TrainDisplay::summary(const TrainOptions& options, cluster::StopReason reas
   if (reason == cluster::StopReason::none) {
     rows.emplace_back("adapter", (output / "adapter").string());
     if (options.save_model) rows.emplace_back(options.save_method, options.save_path);
+    if (options.save_gguf) rows.emplace_back("gguf", options.save_path);
   }
   if (!last_checkpoint_.empty()) rows.emplace_back("checkpoint", last_checkpoint_);
   rows.emplace_back("metrics", (output / "metrics.h5").string());

@@ -8,9 +8,7 @@
 
 #include "base/file.hpp"
 #include "export/output_file.hpp"
-#include "store/atomic_directory.hpp"
 #include "train/loading.hpp"
-#include "train/output.hpp"
 
 namespace ranktune::train {
 namespace {
@@ -77,27 +75,22 @@ at::Tensor MergedWeights::value(const std::string& name) const {
   return at::mm(matrix(*pair->second.b), matrix(*pair->second.a)).mul_(scaling_).add_(weight);
 }
 
-void save_merged(const fs::path& folder, const MergedWeights& merged, const fs::path& model_folder,
-                 std::uint64_t shard_bytes) {
-  std::uint64_t bytes = 0;
-  for (const exporting::TensorEntry& entry : merged.entries()) bytes += entry.bytes();
-  store::require_free_space(folder, bytes);
-  store::AtomicDirectory directory(folder, attempt_name());
+void write_merged(const fs::path& folder, const MergedWeights& merged, const fs::path& model_folder,
+                  std::uint64_t shard_bytes) {
   exporting::write_sharded_safetensors(
-      directory.path(), merged.entries(),
+      folder, merged.entries(),
       [&](const exporting::TensorEntry& entry, const exporting::Sink& sink) {
         const at::Tensor rounded =
             merged.value(entry.name).to(entry.dtype == "F16" ? at::kHalf : at::kBFloat16);
         sink({static_cast<const std::byte*>(rounded.data_ptr()), rounded.nbytes()});
       },
       shard_bytes);
-  exporting::write_text_file(directory.path() / "config.json",
+  exporting::write_text_file(folder / "config.json",
                              config_text(model_folder / "config.json", merged.entries().front().dtype));
   for (const auto& file : fs::directory_iterator(model_folder)) {
     const std::string name = file.path().filename();
-    if (file.is_regular_file() && goes_along(name)) fs::copy_file(file.path(), directory.path() / name);
+    if (file.is_regular_file() && goes_along(name)) fs::copy_file(file.path(), folder / name);
   }
-  directory.commit();
 }
 
 }  // namespace ranktune::train

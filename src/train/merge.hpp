@@ -47,11 +47,11 @@ class MergedWeights {
   std::vector<exporting::TensorEntry> entries_;
 };
 
-// FOLDER with the merged weights, each rounded once to its entry's type, in shards of at most `shard_bytes`
-// that Transformers loads, and the configuration, tokenizer and licence files of `model_folder`. Holds one
-// tensor at a time on the host. Throws UserError where the disk has no room.
+// Writes into FOLDER, which exists, the merged weights, each rounded once to its entry's type, in shards of
+// at most `shard_bytes` that Transformers loads, and the configuration, tokenizer and licence files of
+// `model_folder`. Holds one tensor at a time on the host.
 inline constexpr std::uint64_t kShardBytes = 5'000'000'000;
-void save_merged(const std::filesystem::path& folder, const MergedWeights& merged,
-                 const std::filesystem::path& model_folder, std::uint64_t shard_bytes = kShardBytes);
+void write_merged(const std::filesystem::path& folder, const MergedWeights& merged,
+                  const std::filesystem::path& model_folder, std::uint64_t shard_bytes = kShardBytes);
 
 }  // namespace ranktune::train
