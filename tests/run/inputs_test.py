@@ -161,7 +161,7 @@ class Inputs(harness.RunTest):
         for turn in range(5):
             flags = {flag: values[turn] for flag, values in wrong.items() if turn < len(values)}
             with self.subTest(**flags):
-                done = self.refused(sentences=len(flags), save_gguf=True, **flags)
+                done = self.refused(sentences=len(flags), **flags)
                 for flag, value in flags.items():
                     about = [sentence for sentence in done.sentences() if f"--{flag} " in sentence]
                     self.assertEqual(len(about), 1, done)
@@ -182,7 +182,8 @@ class Inputs(harness.RunTest):
         for flag in flags:
             about = [sentence for sentence in done.sentences() if sentence.startswith(f"--{flag} ")]
             self.assertEqual(len(about), 1, (flag, str(done)))
-        for flag in ["optim", "report_to", "bias", "lr_scheduler_type", "dtype", "save_method", "target_modules", "quantization"]:
+        for flag in ["optim", "report_to", "bias", "lr_scheduler_type", "dtype", "save_method", "target_modules",
+                     "quantization"]:
             self.assertTrue(any(values[flag] in sentence for sentence in done.sentences()), flag)
         self.refused("--load_in_8bit", load_in_8bit=True)
 
