@@ -13,6 +13,8 @@
 #include "app/bench_command.hpp"
 #include "app/console.hpp"
 #include "app/eval_command.hpp"
+#include "app/export_command.hpp"
+#include "app/generate_command.hpp"
 #include "app/options.hpp"
 #include "app/train_command.hpp"
 #include "base/error.hpp"
@@ -72,6 +74,22 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
   if (command.subcommand == "help") {
     std::puts(app::program_help().c_str());
     return 0;
+  }
+  if (command.subcommand == "export") {
+    cluster::release_signals();
+    const app::ExportCommand wanted = app::parse_export_options(command.arguments);
+    if (!wanted.help) return app::run_export(wanted);
+    std::puts(app::export_help().c_str());
+    return 0;
+  }
+  if (command.subcommand == "generate") {
+    const app::GenerateCommand wanted = app::parse_generate_options(command.arguments);
+    if (wanted.help) {
+      std::puts(app::generate_help().c_str());
+      return 0;
+    }
+    cluster::refuse_launch_without_mpi();
+    return run_under_mpi([&](const cluster::Session& session) { return app::run_generate(session, wanted); });
   }
   if (command.subcommand == "bench") {
     const app::BenchCommand bench = app::parse_bench_options(command.arguments);

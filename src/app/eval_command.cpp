@@ -11,21 +11,12 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "train/evaluation.hpp"
-#include "train/loading.hpp"
 #include "train/memory_plan.hpp"
 
 namespace ranktune::app {
 namespace {
 
 constexpr double kBatchDeadline = 600;  // seconds without a batch that is done
-
-void read_adapter(const Phases& run, const Inputs& inputs, const model::Decoder& decoder) {
-  run.session.together("reading the adapter", [&] {
-    const at::Tensor parameters =
-        train::adapter_parameters(decoder.layout(), exporting::read_adapter(*inputs.init_adapter));
-    kernels::SegmentScatter(decoder.segments())(parameters.to(decoder.options().device));
-  });
-}
 
 std::optional<train::EvaluationOutcome> measure(const Phases& run, const Inputs& inputs,
                                                 model::Decoder& decoder, const data::TokenStore& store) {
@@ -71,7 +62,7 @@ int run_eval(const cluster::Session& session, const ParseResult& parsed) {
                            options.eval_dataset.value_or("what is held out of " + options.dataset),
                            store.samples(), store.tokens()));
   auto decoder = load_model(run, inputs, devices.choice, devices.dtype, *devices.communicator);
-  if (inputs.init_adapter) read_adapter(run, inputs, *decoder);
+  if (inputs.init_adapter) load_adapter(run, inputs, *decoder);
 
   const auto outcome = measure(run, inputs, *decoder, store);
   cluster::StopReason reason = cluster::StopReason::none;

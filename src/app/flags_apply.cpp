@@ -97,11 +97,15 @@ class Setter {
   Problem operator()(std::vector<std::string> TrainOptions::*member) {
     const std::vector<std::string> given = words();
     const bool none = given.empty() || (given.size() == 1 && means_none(given.front()));
-    if (!flag_.refusal.empty()) return none ? std::nullopt : Problem(refused(""));
+    if (none && !flag_.refusal.empty()) {
+      (options_.*member).clear();
+      return std::nullopt;
+    }
     if (given.empty()) return needs_value();
     for (const std::string& word : given) {
-      const bool alone = given.size() == 1;
-      if (!is_choice(flag_, word) && !(alone && word == kAllLinear)) return must_be(allowed(), word);
+      if (is_choice(flag_, word) || (given.size() == 1 && word == kAllLinear && takes_all())) continue;
+      if (!flag_.refusal.empty()) return refused(word);
+      return must_be(allowed(), word);
     }
     // In the order of the choices, each once.
     std::vector<std::string> chosen;
@@ -122,6 +126,9 @@ class Setter {
  private:
   static constexpr std::string_view kAllLinear = "all-linear";
   static constexpr const char* kNoFlag = "a name or a path that does not start with a dash";
+
+  // Whether one word stands for all choices of a list.
+  bool takes_all() const { return flag_.default_text == kAllLinear; }
 
   // A forgotten value: what follows is the next flag, mistyped.
   bool looks_like_flag() const { return text().starts_with("-"); }
@@ -166,7 +173,8 @@ class Setter {
   std::string allowed() const {
     if (!flag_.choices.empty()) {
       const bool several = std::holds_alternative<std::vector<std::string> TrainOptions::*>(flag_.member);
-      return several ? fmt::format("all-linear or any of {}", fmt::join(flag_.choices, ", "))
+      return several ? fmt::format("{}any of {}", takes_all() ? "all-linear or " : "",
+                                   fmt::join(flag_.choices, ", "))
                      : listed(flag_.choices);
     }
     if (flag_.is_duration) return "seconds or [D-]HH:MM:SS";

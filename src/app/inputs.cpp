@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "data/hub.hpp"
+#include "train/gguf.hpp"
 #include "train/loading.hpp"
 
 namespace ranktune::app {
@@ -22,19 +23,6 @@ bool passes(std::vector<std::string>& problems, const std::function<void()>& che
     problems.insert(problems.end(), error.sentences().begin(), error.sentences().end());
     return false;
   }
-}
-
-model::LoraConfig lora_config(const exporting::AdapterConfig& adapter) {
-  model::LoraConfig lora;
-  lora.r = adapter.r;
-  lora.alpha = adapter.lora_alpha;
-  lora.rslora = adapter.use_rslora;
-  lora.dropout = adapter.lora_dropout;
-  for (std::size_t i = 0; i < model::kProjectionNames.size(); ++i) {
-    lora.targets[i] = std::find(adapter.target_modules.begin(), adapter.target_modules.end(),
-                                model::kProjectionNames[i]) != adapter.target_modules.end();
-  }
-  return lora;
 }
 
 exporting::AdapterConfig adapter_of_options(const TrainOptions& options) {
@@ -154,6 +142,19 @@ data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::
   return how;
 }
 
+model::LoraConfig lora_config(const exporting::AdapterConfig& adapter) {
+  model::LoraConfig lora;
+  lora.r = adapter.r;
+  lora.alpha = adapter.lora_alpha;
+  lora.rslora = adapter.use_rslora;
+  lora.dropout = adapter.lora_dropout;
+  for (std::size_t i = 0; i < model::kProjectionNames.size(); ++i) {
+    lora.targets[i] = std::find(adapter.target_modules.begin(), adapter.target_modules.end(),
+                                model::kProjectionNames[i]) != adapter.target_modules.end();
+  }
+  return lora;
+}
+
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems) {
   Inputs inputs;
   const bool model_found = passes(problems, [&] {
@@ -170,6 +171,8 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
     if (config_good && tokenizer_good) {
       passes(problems, [&] { check_vocabulary(*inputs.tokenizer, inputs.model, inputs.model_folder); });
     }
+    if (options.save_gguf && config_good && tokenizer_good)
+      passes(problems, [&] { train::check_gguf(inputs.model, inputs.model_folder); });
     if (options.load_format != "dummy") {
       passes(problems, [&] {
         inputs.weights = std::make_unique<model::WeightFiles>(inputs.model_folder);

@@ -35,6 +35,8 @@ struct Inputs {
 // problem found is added to `problems` as a sentence; the result is complete only where none was added.
 Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& problems);
 
+model::LoraConfig lora_config(const exporting::AdapterConfig& adapter);
+
 // The prompt of the dataset's rows. Throws UserError where --prompt_template is not for their format.
 data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format);
 

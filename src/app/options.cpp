@@ -86,10 +86,32 @@ void settle_evaluation(const TrainOptions& options, std::vector<std::string>& pr
   }
 }
 
+// Merged weights are made from the files of the base model.
+void settle_export(const TrainOptions& options, std::vector<std::string>& problems) {
+  if (options.save_gguf && options.quantization.empty()) {
+    problems.emplace_back(
+        "--save_gguf needs a type to write: give --quantization any of f32, f16, bf16, q8_0");
+  }
+  if (options.is_explicit("quantization") && !options.quantization.empty() && !options.save_gguf) {
+    problems.emplace_back("--quantization is about GGUF files: give --save_gguf too, or leave it out");
+  }
+  if (options.load_format != "dummy") return;
+  if (options.save_model && options.save_method != "lora") {
+    problems.push_back(fmt::format(
+        "--save_method {} has nothing to merge with --load_format dummy: give --save_method lora, or leave "
+        "--save_model out",
+        options.save_method));
+  }
+  if (options.save_gguf) {
+    problems.emplace_back("--save_gguf has nothing to merge with --load_format dummy: leave it out");
+  }
+}
+
 // What one flag says about another.
 void settle(TrainOptions& options, std::vector<std::string>& problems) {
   if (options.dtype == "none") options.dtype = "auto";
   settle_evaluation(options, problems);
+  settle_export(options, problems);
   if (options.device == "cpu" && options.dtype == "bfloat16") {
     problems.push_back("--dtype bfloat16 needs a GPU: with --device cpu leave --dtype out or give float32");
   }
@@ -124,6 +146,8 @@ struct ToJson {
 constexpr Subcommand kSubcommands[] = {
     {"train", "fine-tune a model, one process per GPU"},
     {"eval", "measure the loss of a model, with or without an adapter, on a dataset"},
+    {"generate", "answer a prompt with a model, with or without an adapter"},
+    {"export", "write the merged model of a run or an adapter, or the adapter"},
     {"bench", "time what training would do, on this machine"},
     {"help", "print this text, or that of a command: ranktune help train"},
     {"version", "print the version"},

@@ -87,7 +87,7 @@ struct TrainOptions {
   std::string save_method = "merged_16bit";  // merged_16bit, lora
   std::string save_path = "model";
   bool save_gguf = false;
-  std::vector<std::string> quantization;
+  std::vector<std::string> quantization = {"q8_0"};  // of f32, f16, bf16, q8_0; with save_gguf
 
   // Push Model Options
   bool push_model = false;
@@ -106,6 +106,7 @@ struct TrainOptions {
   std::set<std::string> explicit_flags;
 
   bool is_explicit(const std::string& flag) const { return explicit_flags.contains(flag); }
+  bool exports() const { return save_model || save_gguf; }  // writes save_path
   bool evaluates() const { return eval_dataset || eval_split; }
 };
 

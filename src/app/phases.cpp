@@ -163,4 +163,12 @@ std::unique_ptr<model::Decoder> load_model(const Phases& run, Inputs& inputs,
   return decoder;
 }
 
+void load_adapter(const Phases& run, const Inputs& inputs, const model::Decoder& decoder) {
+  run.session.together("reading the adapter", [&] {
+    const at::Tensor parameters =
+        train::adapter_parameters(decoder.layout(), exporting::read_adapter(*inputs.init_adapter));
+    kernels::SegmentScatter(decoder.segments())(parameters.to(decoder.options().device));
+  });
+}
+
 }  // namespace ranktune::app

@@ -53,4 +53,7 @@ std::unique_ptr<model::Decoder> load_model(const Phases& run, Inputs& inputs,
                                            const cluster::DeviceChoice& device, const std::string& dtype,
                                            cluster::Communicator& communicator);
 
+// Collective: the adapter of --init_adapter into the decoder, where nothing is trained.
+void load_adapter(const Phases& run, const Inputs& inputs, const model::Decoder& decoder);
+
 }  // namespace ranktune::app

@@ -113,7 +113,7 @@ void check_directories(const TrainOptions& options, std::vector<std::string>& pr
                       output.string(), options.resume));
     }
   }
-  if (!options.save_model) return;
+  if (!options.exports()) return;
   const fs::path save = fs::absolute(options.save_path);
   if (fs::exists(save) && !(options.resume != "never" && owns_save_path(options))) {
     problems.push_back(
@@ -124,7 +124,7 @@ void check_directories(const TrainOptions& options, std::vector<std::string>& pr
 }
 
 void record_save_path(const TrainOptions& options) {
-  if (!options.save_model) return;
+  if (!options.exports()) return;
   const nlohmann::json record{{"save_path", fs::absolute(options.save_path).string()}};
   store::write_file_atomically(exports_file(options), record.dump(2) + "\n");
 }
@@ -140,7 +140,7 @@ StartPoint find_start(const TrainOptions& options, const nlohmann::json& recipe,
   if (latest) {
     start = from_checkpoint(*latest, recipe, loaded);
     const bool exported = fs::exists(fs::path(options.output_dir) / "adapter") &&
-                          (!options.save_model || fs::exists(options.save_path));
+                          (!options.exports() || fs::exists(options.save_path));
     if (start.step >= total_steps && exported) start.kind = StartPoint::Kind::all_done;
   } else if (holds_a_run(options.output_dir)) {
     start.notes.push_back("no checkpoint can be resumed; the run starts from the beginning");

@@ -32,6 +32,14 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+train::ModelForms forms_of(const TrainOptions& options) {
+  train::ModelForms forms;
+  forms.merged = options.save_model && options.save_method == "merged_16bit";
+  forms.adapter = options.save_model && !forms.merged;
+  if (options.save_gguf) forms.gguf = options.quantization;
+  return forms;
+}
+
 // One run of the command; members in the order in which they come to be, so that they go in the reverse one.
 class TrainRun {
  public:
@@ -260,16 +268,22 @@ void TrainRun::restore(std::int64_t step) {
 
 void TrainRun::export_results() {
   watchdog_.phase("exporting", 3600);
-  display_.note("saving the adapter" + std::string(options_.save_model ? " and " + options_.save_path : ""));
-  const bool merged = options_.save_model && options_.save_method == "merged_16bit";
+  const train::ModelForms forms = forms_of(options_);
+  display_.note("saving the adapter" + std::string(options_.exports() ? " and " + options_.save_path : ""));
   session_.together("exporting", [&] {
     if (!session_.is_root()) return;
     const auto adapter = trainer_->adapter();
     train::save_adapter(std::filesystem::path(options_.output_dir) / "adapter", adapter,
                         inputs_.model_folder);
-    if (merged) train::save_merged(options_.save_path, *decoder_, trainer_->master(), inputs_.model_folder);
-    if (options_.save_model && !merged)
-      train::save_adapter(options_.save_path, adapter, inputs_.model_folder);
+    if (!options_.exports()) return;
+    std::optional<model::WeightFiles> base;
+    std::optional<train::MergedWeights> merged;
+    if (forms.need_base()) {
+      base.emplace(inputs_.model_folder);
+      merged.emplace(inputs_.model, inputs_.lora, *base, adapter);
+    }
+    train::save_model(options_.save_path, forms, adapter, merged ? &*merged : nullptr, inputs_.model,
+                      inputs_.model_folder);
   });
 }
 

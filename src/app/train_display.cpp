@@ -61,9 +61,8 @@ std::string packing_line(const RunFacts& facts) {
 
 }  // namespace
 
-TrainDisplay::TrainDisplay(const cluster::Session& session)
-    : session_(session),
-      console_(session.is_root() ? ConsoleSettings::of_process() : ConsoleSettings::silent()) {}
+TrainDisplay::TrainDisplay(const cluster::Session& session, ConsoleSettings settings)
+    : session_(session), console_(session.is_root() ? std::move(settings) : ConsoleSettings::silent()) {}
 
 void TrainDisplay::begin(const std::string& phase, const std::string& unit) {
   phase_ = phase;
@@ -213,6 +212,7 @@ void TrainDisplay::summary(const TrainOptions& options, cluster::StopReason reas
   if (reason == cluster::StopReason::none) {
     rows.emplace_back("adapter", (output / "adapter").string());
     if (options.save_model) rows.emplace_back(options.save_method, options.save_path);
+    if (options.save_gguf) rows.emplace_back("gguf", options.save_path);
   }
   if (!last_checkpoint_.empty()) rows.emplace_back("checkpoint", last_checkpoint_);
   rows.emplace_back("metrics", (output / "metrics.h5").string());

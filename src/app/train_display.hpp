@@ -39,7 +39,8 @@ struct RunFacts {
 // Calls may come from the loop and from the I/O thread.
 class TrainDisplay final : public train::TrainObserver {
  public:
-  explicit TrainDisplay(const cluster::Session& session);
+  explicit TrainDisplay(const cluster::Session& session,
+                        ConsoleSettings settings = ConsoleSettings::of_process());
 
   void begin(const std::string& phase, const std::string& unit);
   void progress(std::uint64_t done, std::uint64_t total);

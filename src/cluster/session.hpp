@@ -22,6 +22,8 @@ void refuse_launch_without_mpi();
 
 // Blocks the signals the program handles in the calling thread (and all made after it). Call first in main.
 void block_signals();
+// Gives them their usual effect again, for a command that only has to end.
+void release_signals();
 
 // Another rank failed and has said so; this rank ends quietly with the same exit code.
 struct AgreedFailure {

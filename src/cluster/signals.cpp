@@ -64,6 +64,12 @@ void block_signals() {
   RT_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0, "signals can be blocked");
 }
 
+void release_signals() {
+  for (const int number : kSignals) RT_CHECK(::signal(number, SIG_DFL) != SIG_ERR, "signals can be reset");
+  const auto set = handled_signals();
+  RT_CHECK(pthread_sigmask(SIG_UNBLOCK, &set, nullptr) == 0, "signals can be unblocked");
+}
+
 int exit_code(StopReason reason) {
   switch (reason) {
     case StopReason::usr:

@@ -319,7 +319,7 @@ DropoutContext Decoder::dropout_context(const DevicePass& pass, const Tensor& st
 }
 
 void Decoder::block_forward(std::size_t index, const Tensor& previous, const DevicePass& pass,
-                            const DropoutContext& dropout) {
+                            const DropoutContext& dropout, KvCache* cache) {
   const Layer& layer = layers_[index];
   Activations& kept = block(index);
   const std::int64_t tokens = pass.tokens();
@@ -346,11 +346,17 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
   Tensor attended = rows(kept.attended, tokens);
   Tensor attended_base = attended.narrow(1, 0, config_.q_width());
   Tensor lse = matrix(kept.lse, config_.heads, tokens);
-  kernels::attention_forward(heads_of(qk, 0, config_.heads, config_.head_dim),
-                             heads_of(qk, config_.q_width(), config_.kv_heads, config_.head_dim),
-                             heads_of(qkv, qk_width, config_.kv_heads, config_.head_dim), pass.sequences,
-                             1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
-                             config_.window(static_cast<std::int64_t>(index)), attended_base, lse);
+  const Tensor q = heads_of(qk, 0, config_.heads, config_.head_dim);
+  const Tensor k = heads_of(qk, config_.q_width(), config_.kv_heads, config_.head_dim);
+  const Tensor v = heads_of(qkv, qk_width, config_.kv_heads, config_.head_dim);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
+  const std::int64_t window = config_.window(static_cast<std::int64_t>(index));
+  if (cache != nullptr) cache->append(index, k, v);
+  if (cache != nullptr && cache->length() > 0) {
+    cache->attend(index, q, scale, window, attended_base);
+  } else {
+    kernels::attention_forward(q, k, v, pass.sequences, scale, window, attended_base, lse);
+  }
   layer.o.forward(weights_.use(layer.o, &layer.gate_up), attended, delta, dropout);
 
   Tensor middle = rows(kept.middle, tokens);
@@ -376,7 +382,7 @@ void Decoder::down_forward(std::size_t index, const DevicePass& pass, const Drop
   }
 }
 
-void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
+void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout, KvCache* cache) {
   const std::int64_t tokens = pass.tokens();
   RT_CHECK(tokens > 0 && tokens <= capacity_, "a pass is larger than what was reserved");
   weights_.begin();
@@ -387,7 +393,7 @@ void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
   }
   Tensor previous;
   for (std::size_t l = 0; l < layers_.size(); ++l) {
-    block_forward(l, previous, pass, dropout);
+    block_forward(l, previous, pass, dropout, cache);
     down_forward(l, pass, dropout);
     previous = rows(block(l).middle, tokens);
   }
@@ -536,6 +542,14 @@ void Decoder::forward_backward(const DevicePass& pass, const Tensor& step, const
 void Decoder::evaluate(const DevicePass& pass, Tensor& nll_sum) {
   forward(pass, DropoutContext{});
   head_loss(pass, Tensor(), nll_sum);
+}
+
+Tensor Decoder::next_logits(const DevicePass& pass, KvCache& cache) {
+  RT_CHECK(pass.shape.sequences == 1, "a text is written on alone");
+  forward(pass, DropoutContext{}, &cache);
+  cache.advance(pass.tokens());
+  const Tensor last = work_.final_normed.narrow(0, pass.tokens() - 1, 1);
+  return at::mm(last, head_.t()).view({config_.vocab_size}).to(at::kFloat);
 }
 
 Tensor Decoder::logits(const DevicePass& pass) {

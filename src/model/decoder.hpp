@@ -18,6 +18,7 @@
 #include "kernels/ops.hpp"
 #include "model/config.hpp"
 #include "model/decoded_weights.hpp"
+#include "model/kv_cache.hpp"
 #include "model/lora.hpp"
 #include "model/side_stream.hpp"
 
@@ -112,6 +113,10 @@ class Decoder {
   // forward_backward; the logits exist in chunks only.
   void evaluate(const DevicePass& pass, Tensor& nll_sum);
 
+  // Logits fp32 [vocab] of the token that follows a pass of one sample, whose keys and values go to the
+  // cache: in an empty cache any number of tokens from position 0 on, then one token a pass.
+  Tensor next_logits(const DevicePass& pass, KvCache& cache);
+
   // Logits [T, vocab] in fp32 of a pass, without dropout; for tests.
   Tensor logits(const DevicePass& pass);
 
@@ -139,12 +144,12 @@ class Decoder {
   };
 
   Workspace make_workspace(std::int64_t tokens, std::int64_t recomputed, at::Device device) const;
-  void forward(const DevicePass& pass, const DropoutContext& dropout);
+  void forward(const DevicePass& pass, const DropoutContext& dropout, KvCache* cache = nullptr);
   // previous: the residual stream in the middle of the block before, to which its output in `delta` is still
   // to be added; undefined at the first block and when a block is recomputed. Up to the input of SwiGLU,
   // which is where a recomputation ends.
   void block_forward(std::size_t layer, const Tensor& previous, const DevicePass& pass,
-                     const DropoutContext& dropout);
+                     const DropoutContext& dropout, KvCache* cache = nullptr);
   void down_forward(std::size_t layer, const DevicePass& pass, const DropoutContext& dropout);
   // Runs work beside the main stream, unless it needs the scratch buffer of dropout, of which there is one.
   template <typename Work>

@@ -125,6 +125,30 @@ void refuse_untied_head(const model::ModelConfig& config, const model::WeightFil
   }
 }
 
+// The matrix from the files, checked before, of which `fetch` brings a tensor by its name.
+template <typename Fetch>
+void fill_nf4(const model::WeightFiles& files, const std::string& name, const Fetch& fetch,
+              kernels::Nf4Matrix& matrix) {
+  for (const auto& [part, destination] : {std::pair{"", &matrix.packed}, std::pair{".absmax", &matrix.absmax},
+                                          std::pair{".nested_absmax", &matrix.nested_absmax},
+                                          std::pair{".nested_quant_map", &matrix.absmax_map}}) {
+    destination->copy_(fetch(name + part).view(destination->sizes()));
+  }
+  const Nf4State state = read_nf4_state(files, name);
+  matrix.offset.fill_(state.offset);
+  matrix.rounded_to = state.type;
+}
+
+// On the meta device: shapes without memory.
+model::Decoder shapes_of(const model::ModelConfig& config) {
+  model::DecoderOptions options;
+  options.device = at::kMeta;
+  options.max_positions = 1;
+  model::LoraConfig none;
+  none.targets.fill(false);
+  return {config, none, options};
+}
+
 }  // namespace
 
 void find_whole_modules(model::ModelConfig& config, const model::WeightFiles& files) {
@@ -136,13 +160,29 @@ void find_whole_modules(model::ModelConfig& config, const model::WeightFiles& fi
   }
 }
 
+std::vector<model::WeightSlot> weight_shapes(const model::ModelConfig& config) {
+  model::ModelConfig whole = config;
+  whole.four_bit = false;
+  return shapes_of(whole).weight_slots();
+}
+
+at::Tensor mapped_tensor(const model::WeightView& view, const std::string& name) {
+  const auto type = view.dtype == "U8" ? at::kByte : scalar_type(view.dtype, name);
+  return at::from_blob(const_cast<std::byte*>(view.bytes.data()), view.shape, type);
+}
+
+at::Tensor host_weight(const model::WeightFiles& files, const std::string& name, at::IntArrayRef shape) {
+  const auto mapped = [&files](const std::string& part) { return mapped_tensor(files.view(part), part); };
+  if (!files.contains(name + ".absmax")) return mapped(name).to(at::kFloat);
+  kernels::Nf4Matrix matrix(shape[0], shape[1], at::kCPU);
+  fill_nf4(files, name, mapped, matrix);
+  at::Tensor weight = at::empty(shape, at::kFloat);
+  kernels::decode_nf4({&matrix, 1}, at::Tensor(), weight);
+  return weight;
+}
+
 void check_weights(const model::ModelConfig& config, const model::WeightFiles& files) {
-  model::DecoderOptions options;
-  options.device = at::kMeta;
-  options.max_positions = 1;
-  model::LoraConfig none;
-  none.targets.fill(false);
-  model::Decoder shapes(config, none, options);  // on the meta device: shapes without memory
+  model::Decoder shapes = shapes_of(config);
   std::vector<std::string> problems;
   std::set<std::string> expected;
   for (const model::WeightSlot& slot : shapes.weight_slots()) {
@@ -177,14 +217,13 @@ void load_weights(model::Decoder& decoder, const model::WeightFiles& files,
   // A tensor of the files on the device of every rank.
   const auto shared = [&](const std::string& name, int owner) {
     const model::WeightView view = files.view(name);
-    const auto type = view.dtype == "U8" ? at::kByte : scalar_type(view.dtype, name);
+    const at::Tensor mapped = mapped_tensor(view, name);
     at::Tensor staging;
     if (owner == communicator.rank()) {
-      staging = at::from_blob(const_cast<std::byte*>(view.bytes.data()), view.shape, type);
       // A broadcast may not write to the file's map, and the device needs a copy anyway.
-      if (device.is_cuda()) staging = staging.to(device);
+      staging = device.is_cuda() ? mapped.to(device) : mapped;
     } else {
-      staging = at::empty(view.shape, at::TensorOptions().dtype(type).device(device));
+      staging = at::empty(view.shape, mapped.options().device(device));
     }
     communicator.broadcast(staging.data_ptr(), view.bytes.size(), owner, stream);
     loaded += view.bytes.size();
@@ -193,17 +232,8 @@ void load_weights(model::Decoder& decoder, const model::WeightFiles& files,
   for (model::WeightSlot& slot : decoder.weight_slots()) {
     const int owner = index++ % communicator.world_size();
     if (slot.nf4 != nullptr && decoder.config().prequantised) {
-      kernels::Nf4Matrix& matrix = *slot.nf4;
-      const auto take = [&](at::Tensor& destination, const std::string& part) {
-        destination.copy_(shared(slot.name + part, owner).view(destination.sizes()));
-      };
-      take(matrix.packed, "");
-      take(matrix.absmax, ".absmax");
-      take(matrix.nested_absmax, ".nested_absmax");
-      take(matrix.absmax_map, ".nested_quant_map");
-      const Nf4State state = read_nf4_state(files, slot.name);
-      matrix.offset.fill_(state.offset);
-      matrix.rounded_to = state.type;
+      fill_nf4(
+          files, slot.name, [&](const std::string& name) { return shared(name, owner); }, *slot.nf4);
     } else {
       slot.store(shared(slot.name, owner), decoder.options().dtype);
     }

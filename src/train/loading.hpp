@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "cluster/communicator.hpp"
 #include "export/adapter.hpp"
@@ -14,10 +16,20 @@ namespace ranktune::train {
 
 // With weights that bitsandbytes quantised: enters the modules that the files hold whole.
 void find_whole_modules(model::ModelConfig& config, const model::WeightFiles& files);
+// Every base tensor of such a model, on the meta device: names and shapes without memory.
+std::vector<model::WeightSlot> weight_shapes(const model::ModelConfig& config);
+
+// A base tensor of this shape in fp32 on the host, decoded where the files, checked before, hold it in 4
+// bits.
+at::Tensor host_weight(const model::WeightFiles& files, const std::string& name, at::IntArrayRef shape);
 
 // Whether the files hold every tensor with the shape and a type that the model needs; nothing is read yet.
 // Throws UserError that names what is missing or does not fit.
 void check_weights(const model::ModelConfig& config, const model::WeightFiles& files);
+
+// A tensor of a file as it lies in the file's map, not to be written to. Throws UserError where its type is
+// none of F32, F16 and BF16.
+at::Tensor mapped_tensor(const model::WeightView& view, const std::string& name);
 
 // Called after each tensor with the bytes of base weights loaded so far; may throw to stop.
 using LoadProgress = std::function<void(std::uint64_t)>;

@@ -1,11 +1,14 @@
-// What a run leaves behind for others: the adapter folder and the merged model.
+// What a run leaves behind for others: the adapter folder and the model in other forms.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "export/adapter.hpp"
-#include "model/decoder.hpp"
+#include "model/config.hpp"
+#include "train/merge.hpp"
 
 namespace ranktune::train {
 
@@ -16,10 +19,19 @@ std::string attempt_name();
 void save_adapter(const std::filesystem::path& folder, const exporting::Adapter& adapter,
                   const std::filesystem::path& tokenizer_folder);
 
-// FOLDER with base + scaling * B A, added in fp32 and rounded once to bf16, in shards of 5 GB that
-// Transformers loads; config, generation config and tokenizer files are copied from `model_folder`. Holds one
-// tensor at a time on the host.
-void save_merged(const std::filesystem::path& folder, model::Decoder& decoder, const at::Tensor& master,
-                 const std::filesystem::path& model_folder);
+// What a model is written as.
+struct ModelForms {
+  bool merged = false;
+  bool adapter = false;
+  std::vector<std::string> gguf;  // types: model-TYPE.gguf each
+  std::uint64_t shard_bytes = kShardBytes;
+  bool need_base() const { return merged || !gguf.empty(); }
+};
+
+// FOLDER with all of the forms, appearing as a whole. `merged` may be null where no form needs the base.
+// Throws UserError where the disk has no room.
+void save_model(const std::filesystem::path& folder, const ModelForms& forms,
+                const exporting::Adapter& adapter, const MergedWeights* merged,
+                const model::ModelConfig& config, const std::filesystem::path& model_folder);
 
 }  // namespace ranktune::train

@@ -105,7 +105,6 @@ class Trainer {
   std::int64_t steps_done() const { return steps_done_; }
   // The trained matrices on the host, with PEFT's names; rank 0.
   exporting::Adapter adapter();
-  const at::Tensor& master() { return engine_.buffers().master; }
 
  private:
   MemoryRequest measure_windows() const;  // of the steps that are left, over all ranks; collective

@@ -173,16 +173,17 @@ class Inputs(harness.RunTest):
 
     def test_what_this_version_cannot_do(self):
         """Refused, never ignored: each flag has a sentence of its own."""
-        switches = ["load_in_8bit", "full_finetuning", "use_dora", "push_model", "save_gguf"]
+        switches = ["load_in_8bit", "full_finetuning", "use_dora", "push_model"]
         values = {"optim": "lion_8bit", "report_to": "tensorboard", "bias": "all", "lr_scheduler_type": "polynomial",
                   "dtype": "float16", "save_method": "merged_4bit", "target_modules": "embed_tokens",
                   "raw_text_file": "book.txt", "loftq_config": "{}", "quantization": "q4_k_m", "hub_path": "me/mine"}
         flags = {**dict.fromkeys(switches, True), **values}
-        done = self.refused(sentences=len(flags), **flags)
+        done = self.refused(sentences=len(flags), save_gguf=True, **flags)
         for flag in flags:
             about = [sentence for sentence in done.sentences() if sentence.startswith(f"--{flag} ")]
             self.assertEqual(len(about), 1, (flag, str(done)))
-        for flag in ["optim", "report_to", "bias", "lr_scheduler_type", "dtype", "save_method", "target_modules"]:
+        for flag in ["optim", "report_to", "bias", "lr_scheduler_type", "dtype", "save_method", "target_modules",
+                     "quantization"]:
             self.assertTrue(any(values[flag] in sentence for sentence in done.sentences()), flag)
         self.refused("--load_in_8bit", load_in_8bit=True)
 

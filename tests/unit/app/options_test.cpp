@@ -177,9 +177,8 @@ TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
                                           {"--full_finetuning", "True"},
                                           {"--use_dora"},
                                           {"--loftq_config", "{}"},
-                                          {"--save_gguf"},
-                                          {"--quantization", "q8_0"},
-                                          {"--quantization", "q8_0", "f16"},
+                                          {"--quantization", "q4_k_m", "--save_gguf"},
+                                          {"--quantization", "q8_0", "q4_k_m", "--save_gguf"},
                                           {"--push_model"},
                                           {"--push_gguf"},
                                           {"--hub_path", "me/model"},
@@ -197,6 +196,17 @@ TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
     EXPECT_TRUE(has(sentence, arguments.front())) << sentence;
     EXPECT_TRUE(has(sentence, "is not available in this version: ")) << sentence;
   }
+}
+
+TEST(TrainOptions, TypesOfGgufFiles) {
+  using Types = std::vector<std::string>;
+  EXPECT_EQ(parsed({"--save_gguf"}).quantization, Types{"q8_0"});
+  EXPECT_EQ(parsed({"--save_gguf", "--quantization", "q8_0", "f16"}).quantization, (Types{"f16", "q8_0"}));
+  EXPECT_EQ(parsed({"--save_gguf", "--quantization=bf16,f32"}).quantization, (Types{"f32", "bf16"}));
+  EXPECT_TRUE(has(problem({"--quantization", "f16"}), "give --save_gguf too"));
+  EXPECT_TRUE(has(problem({"--save_gguf", "--quantization", "none"}), "--save_gguf needs a type"));
+  EXPECT_TRUE(has(problem({"--save_gguf", "--quantization", "all-linear"}), "is not available"));
+  EXPECT_TRUE(has(problem({"--save_gguf", "--load_format", "dummy"}), "--save_gguf has nothing to merge"));
 }
 
 TEST(TrainOptions, WhatAsksForNothingIsNotRefused) {
