@@ -166,7 +166,8 @@ void decode_nf4(std::span<const Nf4Matrix> matrices, const Tensor& behind, Tenso
     check_like(behind, "behind", out);
   }
   if (out.is_cuda()) {
-    RT_CHECK(more % 8 == 0 && target.stride % 8 == 0, "rows of decoded weights can be written 16 bytes at a time");
+    RT_CHECK(more % 8 == 0 && target.stride % 8 == 0,
+             "rows of decoded weights can be written 16 bytes at a time");
     const CudaScope scope(out);
     cuda::decode_nf4(type, group, columns, more > 0 ? device_rows(behind, "behind") : DeviceRows{},
                      device_rows(out, "out"), scope.stream());

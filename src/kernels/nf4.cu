@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(kThreads)
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(part.packed + at / 2);
       const std::int64_t block = at / kNf4Block;
       const float absmax = __fadd_rn(
-          __fmul_rn(part.absmax_map[part.absmax[block]], part.nested_absmax[block / kNf4NestedBlock]), offset);
+          __fmul_rn(part.absmax_map[part.absmax[block]], part.nested_absmax[block / kNf4NestedBlock]),
+          offset);
       Packed decoded;
 #pragma unroll
       for (int i = 0; i < kPerItem; ++i) {
