@@ -19,6 +19,8 @@ data::PassBatch batch_of(std::span<const std::int32_t> ids, std::int64_t positio
   batch.positions.resize(ids.size());
   std::iota(batch.positions.begin(), batch.positions.end(), static_cast<std::int32_t>(position));
   batch.targets.assign(ids.size(), -1);
+  batch.targets.back() = 0;  // of any id: a pass has a row whose logits are asked for
+  batch.target_tokens = 1;
   batch.cu_seqlens = {0, static_cast<std::int32_t>(ids.size())};
   batch.samples = {0};
   batch.max_seqlen = static_cast<std::int32_t>(ids.size());

@@ -1,9 +1,12 @@
 #include "train/generation.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
 namespace ranktune::train {
@@ -74,6 +77,53 @@ TEST(ChooseToken, TheDrawIsAFunctionOfSeedAndIndex) {
     different += choose_token(kLogits, sampling, i) != choose_token(kLogits, other, i) ? 1 : 0;
   }
   EXPECT_GT(different, 50);
+}
+
+// A byte-level tokenizer of five tokens: the three bytes of the euro sign, a letter, the end of a text.
+class Bytes {
+ public:
+  Bytes()
+      : folder_(std::filesystem::temp_directory_path() / ("ranktune-bytes-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directory(folder_);
+    std::ofstream(folder_ / "tokenizer.json")
+        << R"({"version": "1.0", "added_tokens": [{"id": 4, "content": "<end>", "special": true,
+               "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}],
+               "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+               "post_processor": null, "decoder": {"type": "ByteLevel"},
+               "model": {"type": "BPE", "vocab": {"\u00e2": 0, "\u0124": 1, "\u00ac": 2, "a": 3, "<end>": 4},
+                         "merges": []}})";
+    std::ofstream(folder_ / "tokenizer_config.json") << R"({"eos_token": "<end>"})";
+  }
+  ~Bytes() { std::filesystem::remove_all(folder_); }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+  data::Tokenizer tokenizer() const { return data::Tokenizer::from_folder(folder_); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+TEST(TextStream, GivesWholeCharacters) {
+  const Bytes bytes;
+  const data::Tokenizer tokenizer = bytes.tokenizer();
+  TextStream text(tokenizer, {3, 3});
+  const std::vector<std::pair<std::int32_t, std::string>> steps{
+      {3, "a"}, {0, ""}, {1, ""}, {2, "\u20ac"}, {4, ""}, {0, ""}, {3, "\ufffda"}};
+  for (const auto& [id, piece] : steps) EXPECT_EQ(text.add(id), piece) << id;
+  EXPECT_EQ(text.finish(), "");
+  EXPECT_EQ(text.add(0), "");
+  EXPECT_EQ(text.finish(), "\ufffd");
+}
+
+TEST(TextStream, NeedsTheEndOfThePromptOnly) {
+  const Bytes bytes;
+  const data::Tokenizer tokenizer = bytes.tokenizer();
+  TextStream text(tokenizer, std::vector<std::int32_t>(20, 3));
+  EXPECT_EQ(text.add(3), "a");
+  TextStream more(tokenizer, {3, 3, 3});
+  std::string all;
+  for (const std::int32_t id : {0, 1, 2, 0, 1, 2, 3}) all += more.add(id);
+  EXPECT_EQ(all, "\u20ac\u20aca");
 }
 
 }  // namespace
