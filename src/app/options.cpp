@@ -125,8 +125,9 @@ constexpr Subcommand kSubcommands[] = {
     {"train", "fine-tune a model, one process per GPU"},
     {"eval", "measure the loss of a model, with or without an adapter, on a dataset"},
     {"bench", "time what training would do, on this machine"},
+    {"report", "summarise what runs have recorded, without MPI"},
     {"help", "print this text, or that of a command: ranktune help train"},
-    {"version", "print the version"},
+    {"version", "print the version and those of the libraries"},
 };
 
 constexpr std::string_view kHelpHead = R"(Usage: mpirun -np RANKS ranktune train [FLAGS]

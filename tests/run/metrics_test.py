@@ -1,7 +1,10 @@
 """What a run writes to metrics.h5: every step, every rank, what happened, and where the numbers come from."""
 
+import csv
+import io
 import json
 import os
+import subprocess
 import unittest
 
 import h5py
@@ -80,6 +83,23 @@ class Metrics(harness.RunTest):
         self.assertEqual((configuration["max_steps"], configuration["learning_rate"]), (7, 5e-3))
         self.assertNotIn("hub_token", configuration)
 
+    def report(self, *words):
+        """What `ranktune report` prints, without mpirun, where MPI could not start."""
+        environment = self.environment(OMPI_MCA_ess="none_of_those_that_exist")
+        return subprocess.run([harness.BINARY, "report", *words], env=environment, check=True, capture_output=True,
+                              text=True).stdout
+
+    def test_report(self):
+        text = self.report(self.output)
+        for part in ["finished, step 7 of 7", str(self.model), "4 samples = 2 ranks x 1 x 2 accumulated", "end after step 7"]:
+            self.assertIn(part, text)
+        run, = json.loads(self.report(self.output / "metrics.h5", "--format", "json"))
+        self.assertEqual(run["attributes"]["world_size"], 2)
+        for name, kind in [("steps", "/train/steps"), ("ranks", "/train/ranks")]:
+            rows = harness.table(self.output, kind)
+            self.assertEqual([tuple(row.values()) for row in run[name]], [row.item() for row in rows])
+        self.assertEqual([(row["kind"], row["step"], row["message"]) for row in run["events"]], harness.events(self.output))
+
     def test_a_killed_run_is_read_from_its_segment(self):
         output = self.new_output()
         job = self.start(2, output, max_steps=100000, save_steps=5)
@@ -91,6 +111,10 @@ class Metrics(harness.RunTest):
         rows = rows[rows["step"] > 0]
         self.assertGreaterEqual(len(rows), 10)
         self.assertEqual(rows["step"].tolist(), list(range(1, len(rows) + 1)))
+        found = list(csv.DictReader(io.StringIO(self.report(output, "--format", "csv"))))
+        self.assertEqual([(int(row["step"]), float(row["loss"])) for row in found],
+                         [(row["step"], row["loss"]) for row in rows])
+        self.assertIn("the run is going on, or was killed", self.report(output))
 
     def test_a_loss_that_is_not_finite(self):
         """It ends the run with 1 and says where; the steps before it and the checkpoint before it stay."""
