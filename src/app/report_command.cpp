@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "app/console.hpp"
+#include "app/report_plot.hpp"
 #include "app/report_summary.hpp"
 #include "base/error.hpp"
 #include "store/metrics_schema.hpp"
@@ -23,6 +24,11 @@ po::options_description flags(ReportCommand& command) {
   po::options_description own("Flags");
   own.add_options()("format", po::value(&command.format)->value_name("FORM"),
                     "text: a summary for people; csv: a line a step; json: all that is recorded [text]")(
+      "plot", po::value(&command.plot)->value_name("FILE"),
+      "draw all the runs into one figure, FILE.png, .svg or .pdf; needs Python with h5py and matplotlib: "
+      "python3, or what RANKTUNE_PYTHON names")(
+      "panels", po::value(&command.panels)->value_name("NAMES"),
+      "panels of the figure, commas between: loss, epoch, learning_rate, grad_norm, tokens, waiting [all]")(
       "help,h", po::bool_switch(&command.help), "print this text")(
       "version", po::bool_switch(&command.version), "print the version");
   return own;
@@ -96,6 +102,9 @@ ReportCommand parse_report_options(const std::vector<std::string>& arguments) {
   }
   if (command.format != "text" && command.format != "csv" && command.format != "json")
     command.problems.push_back(fmt::format("--format must be text, csv or json, not '{}'", command.format));
+  if (!command.panels.empty() && command.plot.empty())
+    command.problems.push_back(
+        fmt::format("--panels {} means nothing without --plot FILE: give both, or neither", command.panels));
   if (command.runs.empty() && !command.help && !command.version)
     command.problems.emplace_back(
         "ranktune report needs a run: give the --output_dir of a training run, or its metrics.h5");
@@ -111,7 +120,8 @@ std::string report_help() {
           "metrics.h5. Needs no MPI.\n\n"
           "Examples:\n"
           "  ranktune report outputs\n"
-          "  ranktune report outputs --format csv > steps.csv\n\n"
+          "  ranktune report outputs --format csv > steps.csv\n"
+          "  ranktune report one_rank two_ranks --plot both.svg --panels loss,epoch\n\n"
        << flags(command);
   std::string help = text.str();
   while (help.ends_with('\n')) help.pop_back();
@@ -175,7 +185,8 @@ int run_report(const ReportCommand& command) {
   for (const NamedRun& run : runs) {
     for (const std::string& problem : run.record.problems) console.warning(run.name + ": " + problem);
   }
-  return 0;
+  std::fflush(stdout);
+  return command.plot.empty() ? 0 : plot_runs(command.runs, command.plot, command.panels);
 }
 
 }  // namespace ranktune::app

@@ -11,6 +11,8 @@ namespace ranktune::app {
 struct ReportCommand {
   std::vector<std::string> runs;  // output directories, or metrics.h5 files
   std::string format = "text";    // text, csv, json
+  std::string plot;               // figure to write; empty: none
+  std::string panels;             // of the figure, with commas between; empty: all
   std::vector<std::string> problems;
   bool help = false;
   bool version = false;

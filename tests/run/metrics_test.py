@@ -5,12 +5,16 @@ import io
 import json
 import os
 import subprocess
+import sys
 import unittest
 
 import h5py
 import numpy as np
 
 import harness
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "report"))
+import ranktune_report  # noqa: E402
 
 
 class Metrics(harness.RunTest):
@@ -83,11 +87,23 @@ class Metrics(harness.RunTest):
         self.assertEqual((configuration["max_steps"], configuration["learning_rate"]), (7, 5e-3))
         self.assertNotIn("hub_token", configuration)
 
-    def report(self, *words):
-        """What `ranktune report` prints, without mpirun, where MPI could not start."""
-        environment = self.environment(OMPI_MCA_ess="none_of_those_that_exist")
-        return subprocess.run([harness.BINARY, "report", *words], env=environment, check=True, capture_output=True,
-                              text=True).stdout
+    def report(self, *words, code=0, **environment):
+        """`ranktune report` without mpirun, where MPI could not start: what it prints, or where it fails, says."""
+        environment = self.environment(OMPI_MCA_pml="none_such", **environment)
+        done = subprocess.run([harness.BINARY, "report", *words], env=environment, capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done)
+        return done.stderr if code else done.stdout
+
+    def assert_helper_reads_the_same(self, path):
+        """The Python helper and the program read the same tables and attributes."""
+        theirs, = json.loads(self.report(path, "--format", "json"))
+        ours = ranktune_report.load(path)
+        for name in ["steps", "ranks", "evaluations"]:
+            self.assertEqual([row.item() for row in getattr(ours, name)], [tuple(row.values()) for row in theirs[name]], name)
+        self.assertEqual([row["message"].decode() for row in ours.events], [row["message"] for row in theirs["events"]])
+        self.assertEqual(ours.attributes, theirs["attributes"])
+        return ours
 
     def test_report(self):
         text = self.report(self.output)
@@ -99,6 +115,26 @@ class Metrics(harness.RunTest):
             rows = harness.table(self.output, kind)
             self.assertEqual([tuple(row.values()) for row in run[name]], [row.item() for row in rows])
         self.assertEqual([(row["kind"], row["step"], row["message"]) for row in run["events"]], harness.events(self.output))
+
+    def test_figures(self):
+        python = {"RANKTUNE_PYTHON": sys.executable}
+        figure = self.folder / "figure.svg"
+        self.assertIn("finished", self.report(self.output, self.output / "metrics.h5", "--plot", figure, **python))
+        text = figure.read_text()
+        for part in ["loss [nat/token]", "epochs done", "learning rate", "gradient norm", "tokens/s", "waiting, each rank",
+                     str(self.output / "metrics.h5")]:
+            self.assertIn(part, text)
+        ranktune_report.plot([self.output], self.folder / "one.png", panels=["epoch"])
+        self.assertTrue((self.folder / "one.png").read_bytes().startswith(b"\x89PNG"))
+        for words, part in [(["--plot=a.jpg"], "a.jpg"), (["--plot=a.svg", "--panels=lost"], "'lost' is no panel")]:
+            said = self.report(self.output, *words, code=2, **python)
+            self.assertRegex(said, "^ranktune: error: .*" + part)
+            self.assertEqual(said.count("\n"), 1, said)
+        said = self.report(self.output, "--plot=a.svg", code=2, RANKTUNE_PYTHON="/nonexistent/python")
+        self.assertRegex(said, "^ranktune: error: cannot start '/nonexistent/python' .*RANKTUNE_PYTHON\n$")
+        bare = harness.write_json(self.folder / "matplotlib.py", "not matplotlib").parent  # a string: no package in it
+        said = self.report(self.output, "--plot=a.svg", code=2, PYTHONPATH=str(bare), **python)
+        self.assertRegex(said, "^ranktune: error: .* has no usable matplotlib .*RANKTUNE_PYTHON\n$")
 
     def test_a_killed_run_is_read_from_its_segment(self):
         output = self.new_output()
@@ -115,6 +151,18 @@ class Metrics(harness.RunTest):
         self.assertEqual([(int(row["step"]), float(row["loss"])) for row in found],
                          [(row["step"], row["loss"]) for row in rows])
         self.assertIn("the run is going on, or was killed", self.report(output))
+        self.assertEqual(len(self.assert_helper_reads_the_same(output).steps), len(rows))
+        if not harness.checkpoints(output):
+            return  # killed while the first one was being written
+        # Resumed, with rows to replace; then what is left where a file is gone.
+        self.start(2, output, max_steps=100000, resume="auto", max_time=2).finish()
+        self.assertIn("resume after step", self.report(output))
+        run = self.assert_helper_reads_the_same(output)
+        self.assertEqual(run.steps["step"].tolist(), list(range(1, len(run.steps) + 1)))
+        self.assertEqual(len(run.attempts), 2)
+        self.assertEqual(len(self.assert_helper_reads_the_same(output / "metrics.h5").steps), len(run.steps))
+        segment.unlink()
+        self.assertEqual(len(self.assert_helper_reads_the_same(output).steps), len(run.steps))
 
     def test_a_loss_that_is_not_finite(self):
         """It ends the run with 1 and says where; the steps before it and the checkpoint before it stay."""

@@ -136,6 +136,8 @@ TEST(Report, Flags) {
   EXPECT_TRUE(parse_report_options({"--help"}).help);
   EXPECT_TRUE(parse_report_options({"--help"}).problems.empty());
   EXPECT_EQ(parse_report_options({}).problems.size(), 1U);
+  EXPECT_EQ(parse_report_options({"a", "--panels=loss"}).problems.size(), 1U);
+  EXPECT_TRUE(parse_report_options({"a", "--panels=loss", "--plot", "a.svg"}).problems.empty());
   for (const char* wrong : {"--format=xml", "--formta=csv", "--form=csv"}) {
     const auto problems = parse_report_options({"a", wrong}).problems;
     ASSERT_EQ(problems.size(), 1U) << wrong;
