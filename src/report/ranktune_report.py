@@ -1,4 +1,5 @@
-"""Reads and draws what ranktune runs have recorded. Needs h5py; matplotlib for figures, pandas for data frames.
+"""Reads and draws what ranktune runs have recorded. Needs h5py; matplotlib for figures, pandas for data frames,
+tensorboard for event files.
 
     import ranktune_report
 
@@ -7,6 +8,8 @@
     run.attributes["recipe"]                         # of the last attempt; run.attempts has those of all
     run.frame("steps")                               # the same as a pandas.DataFrame
     ranktune_report.plot([run], "run.svg", panels=["loss", "epoch"])
+
+    ranktune_report.to_tensorboard(run, "logs/run")  # event files for TensorBoard
 
     python3 ranktune_report.py FIGURE RUN... [--panels loss,epoch,...]
 
@@ -155,34 +158,34 @@ def _smoothed(values, window):
     return (sums[ends] - sums[starts]) / (ends - starts)
 
 
-def _draw(axes, panel, run, color, label):
+def _draw(axes, panel, run, color, width, label):
     """One run in one panel; times are those of the steps alone, so that pauses between attempts do not count."""
     numpy = importlib.import_module("numpy")
     steps = run.steps
     window = max(1, len(steps) // 20)
     minutes = numpy.cumsum(steps["step_seconds"]) / 60
     if panel == "loss":
-        axes.plot(steps["step"], steps["loss"], color=color, linewidth=0.7, alpha=0.4 if window > 1 else 1.0,
+        axes.plot(steps["step"], steps["loss"], color=color, linewidth=width / (2 if window > 1 else 1), alpha=0.4 if window > 1 else 1,
                   label=label if window == 1 else None)
         if window > 1:
-            axes.plot(steps["step"], _smoothed(steps["loss"], window), color=color, linewidth=1.5, label=label)
+            axes.plot(steps["step"], _smoothed(steps["loss"], window), color=color, linewidth=width, label=label)
         if len(run.evaluations):
             axes.plot(run.evaluations["step"], run.evaluations["loss"], "o--", color=color, markersize=4, linewidth=0.8,
                       label=f"{label}, evaluation")
         axes.set(xlabel="step", ylabel="loss [nat/token]")
     elif panel == "epoch":
-        axes.plot(minutes, steps["epoch"], color=color, label=label)
+        axes.plot(minutes, steps["epoch"], color=color, linewidth=width, label=label)
         axes.set(xlabel="time in steps [min]", ylabel="epochs done")
     elif panel == "learning_rate":
-        axes.plot(steps["step"], steps["learning_rate"], color=color, label=label)
+        axes.plot(steps["step"], steps["learning_rate"], color=color, linewidth=width, label=label)
         axes.set(xlabel="step", ylabel="learning rate")
     elif panel == "grad_norm":
-        axes.plot(steps["step"], steps["grad_norm"], color=color, linewidth=0.9, label=label)
+        axes.plot(steps["step"], steps["grad_norm"], color=color, linewidth=width, label=label)
         axes.set(xlabel="step", ylabel="gradient norm")
     elif panel == "tokens":
         speed = _smoothed(steps["tokens"], window) / numpy.maximum(_smoothed(steps["step_seconds"], window), 1e-12)
-        axes.plot(steps["step"], speed, color=color, label=label)
-        axes.set(xlabel="step", ylabel="tokens/s", ylim=(0, None))
+        axes.plot(steps["step"], speed, color=color, linewidth=width, label=label)
+        axes.set(xlabel="step", ylabel="tokens/s")
     elif panel == "waiting":
         for rank in numpy.unique(run.ranks["rank"]):
             rows = run.ranks[run.ranks["rank"] == rank]
@@ -191,7 +194,7 @@ def _draw(axes, panel, run, color, label):
             share = 100 * _smoothed(rows["waiting_seconds"], window) / numpy.maximum(both, 1e-12)
             axes.plot(rows["step"], share, color=color, linewidth=0.9, alpha=1.0 if rank == 0 else 0.5,
                       label=label if rank == 0 else None)
-        axes.set(xlabel="step", ylabel="waiting, each rank [%]", ylim=(0, None))
+        axes.set(xlabel="step", ylabel="waiting, each rank [%]")
 
 
 def plot(runs, target=None, panels=None, labels=None, title=None):
@@ -224,7 +227,11 @@ def plot(runs, target=None, panels=None, labels=None, title=None):
         colors = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999", "#000000"]
         for axes, panel in zip(grid, panels):
             for i, run in enumerate(runs):
-                _draw(axes, panel, run, colors[i % len(colors)], labels[i])
+                # Later ones are thinner, so that equal curves can be seen to be equal.
+                width = 1.2 + 1.4 * min(3, len(runs) - 1 - i)
+                _draw(axes, panel, run, colors[i % len(colors)], width, labels[i])
+            if panel in ("tokens", "waiting"):
+                axes.set_ylim(bottom=0)  # when all is drawn: it ends the search for limits
             axes.spines[["top", "right"]].set_visible(False)
         for axes in grid[len(panels):]:
             axes.set_axis_off()
@@ -238,6 +245,38 @@ def plot(runs, target=None, panels=None, labels=None, title=None):
             except OSError as error:
                 raise ReportError(f"cannot write {target}: {error.strerror or error}") from None
     return figure
+
+
+def _wall_times(run):
+    """When each step was done, in seconds since 1970: the start of its attempt, and the times of the steps since."""
+    numpy = importlib.import_module("numpy")
+    begins = run.events[numpy.isin(run.events["kind"], [b"start", b"resume"])]
+    done = numpy.concatenate([[0.0], numpy.cumsum(run.steps["step_seconds"])])
+    times = numpy.zeros(len(run.steps))
+    for begin in begins:  # a later attempt's steps replace those of earlier ones
+        first = numpy.searchsorted(run.steps["step"], begin["step"], side="right")
+        times[first:] = begin["time"] + done[first + 1:] - done[first]
+    return dict(zip(run.steps["step"].tolist(), times.tolist()))
+
+
+def to_tensorboard(run, folder):
+    """Writes steps and evaluations of a Run, or of what load() takes, as event files of TensorBoard into `folder`."""
+    events = _need("tensorboard.compat.proto.event_pb2", "event files")
+    summaries = _need("tensorboard.compat.proto.summary_pb2", "event files")
+    writer = _need("tensorboard.summary.writer.event_file_writer", "event files").EventFileWriter(str(folder))
+    run = run if isinstance(run, Run) else load(run)
+    times = _wall_times(run)
+
+    def write(row, prefix, names):
+        values = [summaries.Summary.Value(tag=f"{prefix}/{name}", simple_value=row[name]) for name in names]
+        writer.add_event(events.Event(wall_time=times.get(int(row["step"]), 0.0), step=int(row["step"]),
+                                      summary=summaries.Summary(value=values)))
+
+    for row in run.steps:
+        write(row, "train", ["loss", "learning_rate", "grad_norm", "epoch", "tokens", "step_seconds"])
+    for row in run.evaluations:
+        write(row, "eval", ["loss", "perplexity"])
+    writer.close()
 
 
 def main(words=None):

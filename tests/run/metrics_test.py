@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -13,7 +15,8 @@ import numpy as np
 
 import harness
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "report"))
+REPORT = pathlib.Path(__file__).resolve().parents[2] / "src" / "report"
+sys.path.insert(0, str(REPORT))
 import ranktune_report  # noqa: E402
 
 
@@ -126,6 +129,10 @@ class Metrics(harness.RunTest):
             self.assertIn(part, text)
         ranktune_report.plot([self.output], self.folder / "one.png", panels=["epoch"])
         self.assertTrue((self.folder / "one.png").read_bytes().startswith(b"\x89PNG"))
+        faster = ranktune_report.load(self.output)
+        faster.steps["step_seconds"] /= 10
+        axes, = ranktune_report.plot([self.output, faster], panels=["tokens"]).axes
+        self.assertGreater(axes.get_ylim()[1], (faster.steps["tokens"] / faster.steps["step_seconds"]).max())
         for words, part in [(["--plot=a.jpg"], "a.jpg"), (["--plot=a.svg", "--panels=lost"], "'lost' is no panel")]:
             said = self.report(self.output, *words, code=2, **python)
             self.assertRegex(said, "^ranktune: error: .*" + part)
@@ -135,6 +142,20 @@ class Metrics(harness.RunTest):
         bare = harness.write_json(self.folder / "matplotlib.py", "not matplotlib").parent  # a string: no package in it
         said = self.report(self.output, "--plot=a.svg", code=2, PYTHONPATH=str(bare), **python)
         self.assertRegex(said, "^ranktune: error: .* has no usable matplotlib .*RANKTUNE_PYTHON\n$")
+
+    def test_the_examples_of_the_documentation(self):
+        text = pathlib.Path(__file__).parents[2].joinpath("docs", "metrics.md").read_text()
+        examples = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "swmr" not in block]
+        self.assertEqual(len(examples), 2)
+        folder = self.folder / "examples"
+        folder.mkdir()
+        for name in ["outputs", "one_rank", "two_ranks"]:
+            (folder / name).symlink_to(self.output)
+        for example in examples:
+            lines = [line for line in example.splitlines() if ".frame(" not in line]  # pandas is not in the test's Python
+            subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=folder, check=True, capture_output=True,
+                           env=self.environment(PYTHONPATH=str(REPORT)))
+        self.assertIn("epochs done", (folder / "loss.svg").read_text())
 
     def test_a_killed_run_is_read_from_its_segment(self):
         output = self.new_output()
