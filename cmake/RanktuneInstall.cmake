@@ -2,6 +2,7 @@
 #   bin/ranktune
 #   lib/ranktune/             shared libraries that the build found outside of system paths (LibTorch, CUDA, NCCL)
 #   share/ranktune/job_scripts, share/ranktune/docs
+#   share/ranktune/python/ranktune_report.py       reads and draws the metrics of runs
 #   share/ranktune/modules/ranktune/VERSION.lua    module use PREFIX/share/ranktune/modules; module load ranktune
 #
 # The CUDA libraries' own paths name their own folder ($ORIGIN), so one flat folder needs no patching.
@@ -11,6 +12,7 @@ option(RANKTUNE_SYSTEM_TORCH "Install no copy of LibTorch and CUDA: the program 
 set(_data "share/ranktune")
 install(DIRECTORY job_scripts DESTINATION "${_data}" USE_SOURCE_PERMISSIONS PATTERN quickstart.sbatch EXCLUDE)
 install(DIRECTORY docs DESTINATION "${_data}")
+install(FILES src/report/ranktune_report.py DESTINATION "${_data}/python")
 install(FILES modules/ranktune.lua DESTINATION "${_data}/modules/ranktune" RENAME "${PROJECT_VERSION}.lua")
 install(FILES README.md LICENSE DESTINATION "${_data}" OPTIONAL)
 

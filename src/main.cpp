@@ -16,6 +16,8 @@
 #include "app/export_command.hpp"
 #include "app/generate_command.hpp"
 #include "app/options.hpp"
+#include "app/report_command.hpp"
+#include "app/run_record.hpp"
 #include "app/train_command.hpp"
 #include "base/error.hpp"
 #include "cluster/session.hpp"
@@ -61,6 +63,38 @@ int run_under_mpi(const std::function<int(const cluster::Session&)>& command) {
   }
 }
 
+void print_version() {
+  std::puts(app::version_text().c_str());
+  for (const auto& [name, version] : app::library_versions()) {
+    if (name != "ranktune" && name != "git_revision") fmt::print("{:<14}{}\n", name, version);
+  }
+}
+
+void print_help_or_version(const app::ParseResult& parsed, const std::string& help) {
+  if (parsed.help) {
+    std::puts(help.c_str());
+  } else {
+    print_version();
+  }
+}
+
+int report(const std::vector<std::string>& arguments) {
+  const app::ReportCommand command = app::parse_report_options(arguments);
+  if (!command.problems.empty()) {
+    print_error(command.problems);
+    return kWrongInput;
+  }
+  if (command.version) {
+    print_version();
+    return 0;
+  }
+  if (command.help) {
+    std::puts(app::report_help().c_str());
+    return 0;
+  }
+  return app::run_report(command);
+}
+
 int dispatch(const std::vector<std::string>& arguments, const std::string& command_line) {
   const app::CommandLine command = app::parse_command_line(arguments);
   if (!command.problems.empty()) {
@@ -68,7 +102,7 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
     return kWrongInput;
   }
   if (command.subcommand == "version") {
-    std::puts(app::version_text().c_str());
+    print_version();
     return 0;
   }
   if (command.subcommand == "help") {
@@ -91,6 +125,7 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
     cluster::refuse_launch_without_mpi();
     return run_under_mpi([&](const cluster::Session& session) { return app::run_generate(session, wanted); });
   }
+  if (command.subcommand == "report") return report(command.arguments);
   if (command.subcommand == "bench") {
     const app::BenchCommand bench = app::parse_bench_options(command.arguments);
     if (bench.help) {
@@ -104,7 +139,7 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
   if (command.subcommand == "eval") {
     const app::ParseResult parsed = app::parse_eval_options(command.arguments);
     if (parsed.help || parsed.version) {
-      std::puts(parsed.help ? app::eval_help().c_str() : app::version_text().c_str());
+      print_help_or_version(parsed, app::eval_help());
       return 0;
     }
     cluster::refuse_launch_without_mpi();
@@ -112,7 +147,7 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
   }
   const app::ParseResult parsed = app::parse_train_options(command.arguments);
   if (parsed.help || parsed.version) {
-    std::puts(parsed.help ? app::train_help().c_str() : app::version_text().c_str());
+    print_help_or_version(parsed, app::train_help());
     return 0;
   }
   cluster::refuse_launch_without_mpi();
@@ -124,8 +159,9 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
 }  // namespace
 
 int main(int argc, char** argv) {
-  cluster::block_signals();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  // What only reads and prints ends at a signal, as any tool does.
+  if (arguments.empty() || arguments.front() != "report") cluster::block_signals();
   std::string command_line = argv[0];
   for (const std::string& argument : arguments) command_line += " " + argument;
   int code = kFailed;

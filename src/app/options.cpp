@@ -149,8 +149,9 @@ constexpr Subcommand kSubcommands[] = {
     {"generate", "answer a prompt with a model, with or without an adapter"},
     {"export", "write the merged model of a run or an adapter, or the adapter"},
     {"bench", "time what training would do, on this machine"},
+    {"report", "summarise what runs have recorded, without MPI"},
     {"help", "print this text, or that of a command: ranktune help train"},
-    {"version", "print the version"},
+    {"version", "print the version and those of the libraries"},
 };
 
 constexpr std::string_view kHelpHead = R"(Usage: mpirun -np RANKS ranktune train [FLAGS]

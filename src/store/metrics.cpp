@@ -32,6 +32,8 @@ struct Source {
   std::int64_t resumed_from_step = 0;
   bool finished = false;
   bool is_merged = false;
+  // Events behind these belong to a segment that is read again, or are about reading it.
+  std::int64_t final_events = std::numeric_limits<std::int64_t>::max();
   std::int64_t last_step = std::numeric_limits<std::int64_t>::max();  // rows after it were superseded
 };
 
@@ -121,7 +123,9 @@ Sources gather(const fs::path& output_dir) {
   }
   if (in_a_row < merged) {
     std::erase_if(sources.files, [&](const Source& source) { return source.number <= merged; });
-    sources.files.insert(sources.files.begin(), {merged_path(output_dir), merged, 0, true, true});
+    const std::int64_t final_events = MetricsReader(merged_path(output_dir)).integer("final_events");
+    sources.files.insert(sources.files.begin(),
+                         {merged_path(output_dir), merged, 0, true, true, final_events});
   }
   mark_superseded(sources.files);
   return sources;
@@ -133,9 +137,7 @@ void read_valid(const Source& source, const TableSchema& schema,
   const MetricsReader reader(source.path);
   const std::size_t size = schema.record_bytes();
   const std::size_t place = schema.offset("step");
-  // Events behind the final ones belong to a segment that is read again, or are about reading it.
-  std::int64_t left = source.is_merged && !schema.superseded ? reader.integer("final_events")
-                                                             : std::numeric_limits<std::int64_t>::max();
+  std::int64_t left = schema.superseded ? std::numeric_limits<std::int64_t>::max() : source.final_events;
   reader.read(schema, [&](std::span<const std::byte> block) {
     std::vector<std::byte> kept;
     kept.reserve(block.size());
@@ -182,31 +184,35 @@ bool is_merge_attribute(const std::string& name) {
   return name == "last_segment" || name == "final_events";
 }
 
-void write_attempt(hid_t parent, std::int64_t number, const Provenance& provenance,
-                   const std::string& context) {
-  const std::string name = fmt::format("{:04}", number);
-  const Hdf5Handle group(
-      RT_HDF5(H5Gcreate2(parent, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), context), H5Gclose);
-  write_provenance(group.id(), provenance, context);
+// Hands over number and attributes of each attempt, oldest first.
+void read_attempts(const Sources& sources, const std::string& context,
+                   const std::function<void(std::int64_t, const Provenance&)>& take) {
+  for (const auto& source : sources.files) {
+    const MetricsReader reader(source.path);
+    if (!source.is_merged) {
+      take(source.number, read_provenance(reader.file(), context));
+      continue;
+    }
+    for (std::int64_t number = 1; number <= source.number; ++number) {
+      const std::string name = fmt::format("attempts/{:04}", number);
+      if (RT_HDF5(H5Lexists(reader.file(), name.c_str(), H5P_DEFAULT), context) == 0) continue;
+      const Hdf5Handle from(RT_HDF5(H5Gopen2(reader.file(), name.c_str(), H5P_DEFAULT), context), H5Gclose);
+      take(number, read_provenance(from.id(), context));
+    }
+  }
 }
 
 // A group of metrics.h5 for each attempt, with the attributes of its segment.
 void write_attempts(hid_t file, const Sources& sources, const std::string& context) {
   const Hdf5Handle group(
       RT_HDF5(H5Gcreate2(file, "attempts", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), context), H5Gclose);
-  for (const auto& source : sources.files) {
-    const MetricsReader reader(source.path);
-    if (source.is_merged) {
-      for (std::int64_t number = 1; number <= source.number; ++number) {
-        const std::string name = fmt::format("attempts/{:04}", number);
-        if (RT_HDF5(H5Lexists(reader.file(), name.c_str(), H5P_DEFAULT), context) == 0) continue;
-        const Hdf5Handle from(RT_HDF5(H5Gopen2(reader.file(), name.c_str(), H5P_DEFAULT), context), H5Gclose);
-        write_attempt(group.id(), number, read_provenance(from.id(), context), context);
-      }
-    } else {
-      write_attempt(group.id(), source.number, read_provenance(reader.file(), context), context);
-    }
-  }
+  read_attempts(sources, context, [&](std::int64_t number, const Provenance& provenance) {
+    const std::string name = fmt::format("{:04}", number);
+    const Hdf5Handle attempt(
+        RT_HDF5(H5Gcreate2(group.id(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), context),
+        H5Gclose);
+    write_provenance(attempt.id(), provenance, context);
+  });
 }
 
 // The root: what the last attempt said of itself, and what a later merge needs to know.
@@ -244,6 +250,41 @@ void write_tables(hid_t file, Sources& sources, const std::string& context) {
   write_root(file, sources, final_events, context);
 }
 
+// The rows of a table of numbers, which lie in memory as in the file.
+template <typename Row>
+std::vector<Row> read_rows(Sources& sources, const TableSchema& schema) {
+  std::vector<Row> rows;
+  const auto take = [&](std::span<const std::byte> records) {
+    const std::size_t before = rows.size();
+    rows.resize(before + records.size() / sizeof(Row));
+    if (!records.empty()) std::memcpy(rows.data() + before, records.data(), records.size());
+  };
+  for (const auto& source : sources.files) read_or_report(source, schema, take, sources.problems);
+  return rows;
+}
+
+void read_events(Sources& sources, std::vector<EventRow>& events) {
+  const std::size_t size = events_schema().record_bytes();
+  const auto take = [&](std::span<const std::byte> records) {
+    for (std::size_t at = 0; at < records.size(); at += size)
+      events.push_back(event_of(records.subspan(at, size)));
+  };
+  for (const auto& source : sources.files) read_or_report(source, events_schema(), take, sources.problems);
+}
+
+// A metrics.h5, or a segment, away from the run that it belongs to. Throws UserError where it is neither.
+Source file_alone(const fs::path& path) {
+  try {
+    const MetricsReader reader(path);
+    const bool merged =
+        integer_attribute(reader.file(), "last_segment", "cannot read " + path.string()).has_value();
+    return {path, reader.integer("attempt"), 0, reader.integer("finished") != 0, merged};
+  } catch (const Failure& failure) {
+    throw UserError(
+        fmt::format("{}: give the --output_dir of a training run, or its metrics.h5", failure.what()));
+  }
+}
+
 }  // namespace
 
 void merge_metrics(const fs::path& output_dir) {
@@ -264,18 +305,34 @@ void merge_metrics(const fs::path& output_dir) {
 
 std::vector<StepRow> read_steps(const fs::path& output_dir, std::vector<std::string>* problems) {
   Sources sources = gather(output_dir);
-  std::vector<StepRow> rows;
-  const auto take = [&](std::span<const std::byte> records) {
-    const std::size_t before = rows.size();
-    rows.resize(before + records.size() / sizeof(StepRow));
-    if (!records.empty()) std::memcpy(rows.data() + before, records.data(), records.size());
-  };
-  for (const auto& source : sources.files) read_or_report(source, steps_schema(), take, sources.problems);
+  std::vector<StepRow> rows = read_rows<StepRow>(sources, steps_schema());
   for (const auto& problem : sources.problems) {
     if (problems == nullptr) throw Failure(problem.sentence);
     problems->push_back(problem.sentence);
   }
   return rows;
+}
+
+RunRecord read_run(const fs::path& run) {
+  Sources sources = fs::is_directory(run) ? gather(run) : Sources{};
+  const fs::path file = fs::is_directory(run) ? merged_path(run) : run;
+  if (sources.files.empty() && sources.problems.empty() && fs::is_regular_file(file))
+    sources.files.push_back(file_alone(file));
+  if (sources.files.empty()) {
+    const std::string why = sources.problems.empty() ? "" : " (" + sources.problems.front().sentence + ")";
+    throw UserError(fmt::format(
+        "{} holds no metrics of a run{}: give the --output_dir of a training run, or its metrics.h5",
+        run.string(), why));
+  }
+  RunRecord record;
+  record.steps = read_rows<StepRow>(sources, steps_schema());
+  record.ranks = read_rows<RankRow>(sources, ranks_schema());
+  record.evaluations = read_rows<EvalRow>(sources, eval_schema());
+  read_events(sources, record.events);
+  read_attempts(sources, "cannot read " + run.string(),
+                [&](std::int64_t, const Provenance& provenance) { record.attempts.push_back(provenance); });
+  for (const auto& problem : sources.problems) record.problems.push_back(problem.sentence);
+  return record;
 }
 
 struct MetricsWriter::Impl {

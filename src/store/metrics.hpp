@@ -94,4 +94,18 @@ void merge_metrics(const std::filesystem::path& output_dir);
 std::vector<StepRow> read_steps(const std::filesystem::path& output_dir,
                                 std::vector<std::string>* problems = nullptr);
 
+// All that is known of a run, from its output directory or a metrics.h5.
+struct RunRecord {
+  std::vector<Provenance> attempts;  // root attributes of each attempt, oldest first
+  std::vector<StepRow> steps;        // as of read_steps()
+  std::vector<RankRow> ranks;
+  std::vector<EvalRow> evaluations;
+  std::vector<EventRow> events;
+  std::vector<std::string> problems;  // a sentence for each segment that could not be read
+};
+
+// `run`: an output directory, whose run may be going on or have been killed, or a metrics.h5 or segment
+// alone. Throws UserError where there are no metrics.
+RunRecord read_run(const std::filesystem::path& run);
+
 }  // namespace ranktune::store

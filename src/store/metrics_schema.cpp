@@ -1,5 +1,6 @@
 #include "store/metrics_schema.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string_view>
@@ -188,6 +189,20 @@ std::vector<std::byte> event_record(const EventRow& row) {
   put_text(record.data() + schema.offset("kind"), kKindBytes, row.kind);
   put_text(record.data() + schema.offset("message"), kMessageBytes, row.message);
   return record;
+}
+
+EventRow event_of(std::span<const std::byte> record) {
+  const TableSchema& schema = events_schema();
+  const auto text = [&](const char* field, std::size_t bytes) {
+    const std::span<const std::byte> padded = record.subspan(schema.offset(field), bytes);
+    const auto end = std::find(padded.begin(), padded.end(), std::byte{0});
+    return std::string(reinterpret_cast<const char*>(padded.data()),
+                       static_cast<std::size_t>(end - padded.begin()));
+  };
+  EventRow row{0, 0, text("kind", kKindBytes), text("message", kMessageBytes)};
+  std::memcpy(&row.time, record.data() + schema.offset("time"), sizeof(row.time));
+  std::memcpy(&row.step, record.data() + schema.offset("step"), sizeof(row.step));
+  return row;
 }
 
 }  // namespace ranktune::store

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,5 +52,6 @@ Hdf5Handle create_table(hid_t file, const TableSchema& schema, const std::string
 
 // The bytes of an event's record: texts cut at a character boundary.
 std::vector<std::byte> event_record(const EventRow& row);
+EventRow event_of(std::span<const std::byte> record);
 
 }  // namespace ranktune::store

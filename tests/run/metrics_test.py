@@ -1,13 +1,23 @@
 """What a run writes to metrics.h5: every step, every rank, what happened, and where the numbers come from."""
 
+import csv
+import io
 import json
 import os
+import pathlib
+import re
+import subprocess
+import sys
 import unittest
 
 import h5py
 import numpy as np
 
 import harness
+
+REPORT = pathlib.Path(__file__).resolve().parents[2] / "src" / "report"
+sys.path.insert(0, str(REPORT))
+import ranktune_report  # noqa: E402
 
 
 class Metrics(harness.RunTest):
@@ -80,6 +90,73 @@ class Metrics(harness.RunTest):
         self.assertEqual((configuration["max_steps"], configuration["learning_rate"]), (7, 5e-3))
         self.assertNotIn("hub_token", configuration)
 
+    def report(self, *words, code=0, **environment):
+        """`ranktune report` without mpirun, where MPI could not start: what it prints, or where it fails, says."""
+        environment = self.environment(OMPI_MCA_pml="none_such", **environment)
+        done = subprocess.run([harness.BINARY, "report", *words], env=environment, capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done)
+        return done.stderr if code else done.stdout
+
+    def assert_helper_reads_the_same(self, path):
+        """The Python helper and the program read the same tables and attributes."""
+        theirs, = json.loads(self.report(path, "--format", "json"))
+        ours = ranktune_report.load(path)
+        for name in ["steps", "ranks", "evaluations"]:
+            self.assertEqual([row.item() for row in getattr(ours, name)], [tuple(row.values()) for row in theirs[name]], name)
+        self.assertEqual([row["message"].decode() for row in ours.events], [row["message"] for row in theirs["events"]])
+        self.assertEqual(ours.attributes, theirs["attributes"])
+        return ours
+
+    def test_report(self):
+        text = self.report(self.output)
+        for part in ["finished, step 7 of 7", str(self.model), "4 samples = 2 ranks x 1 x 2 accumulated", "end after step 7"]:
+            self.assertIn(part, text)
+        run, = json.loads(self.report(self.output / "metrics.h5", "--format", "json"))
+        self.assertEqual(run["attributes"]["world_size"], 2)
+        for name, kind in [("steps", "/train/steps"), ("ranks", "/train/ranks")]:
+            rows = harness.table(self.output, kind)
+            self.assertEqual([tuple(row.values()) for row in run[name]], [row.item() for row in rows])
+        self.assertEqual([(row["kind"], row["step"], row["message"]) for row in run["events"]], harness.events(self.output))
+
+    def test_figures(self):
+        python = {"RANKTUNE_PYTHON": sys.executable}
+        figure = self.folder / "figure.svg"
+        self.assertIn("finished", self.report(self.output, self.output / "metrics.h5", "--plot", figure, **python))
+        text = figure.read_text()
+        for part in ["loss [nat/token]", "epochs done", "learning rate", "gradient norm", "tokens/s", "waiting, each rank",
+                     str(self.output / "metrics.h5")]:
+            self.assertIn(part, text)
+        ranktune_report.plot([self.output], self.folder / "one.png", panels=["epoch"])
+        self.assertTrue((self.folder / "one.png").read_bytes().startswith(b"\x89PNG"))
+        faster = ranktune_report.load(self.output)
+        faster.steps["step_seconds"] /= 10
+        axes, = ranktune_report.plot([self.output, faster], panels=["tokens"]).axes
+        self.assertGreater(axes.get_ylim()[1], (faster.steps["tokens"] / faster.steps["step_seconds"]).max())
+        for words, part in [(["--plot=a.jpg"], "a.jpg"), (["--plot=a.svg", "--panels=lost"], "'lost' is no panel")]:
+            said = self.report(self.output, *words, code=2, **python)
+            self.assertRegex(said, "^ranktune: error: .*" + part)
+            self.assertEqual(said.count("\n"), 1, said)
+        said = self.report(self.output, "--plot=a.svg", code=2, RANKTUNE_PYTHON="/nonexistent/python")
+        self.assertRegex(said, "^ranktune: error: cannot start '/nonexistent/python' .*RANKTUNE_PYTHON\n$")
+        bare = harness.write_json(self.folder / "matplotlib.py", "not matplotlib").parent  # a string: no package in it
+        said = self.report(self.output, "--plot=a.svg", code=2, PYTHONPATH=str(bare), **python)
+        self.assertRegex(said, "^ranktune: error: .* has no usable matplotlib .*RANKTUNE_PYTHON\n$")
+
+    def test_the_examples_of_the_documentation(self):
+        text = pathlib.Path(__file__).parents[2].joinpath("docs", "metrics.md").read_text()
+        examples = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "swmr" not in block]
+        self.assertEqual(len(examples), 2)
+        folder = self.folder / "examples"
+        folder.mkdir()
+        for name in ["outputs", "one_rank", "two_ranks"]:
+            (folder / name).symlink_to(self.output)
+        for example in examples:
+            lines = [line for line in example.splitlines() if ".frame(" not in line]  # pandas is not in the test's Python
+            subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=folder, check=True, capture_output=True,
+                           env=self.environment(PYTHONPATH=str(REPORT)))
+        self.assertIn("epochs done", (folder / "loss.svg").read_text())
+
     def test_a_killed_run_is_read_from_its_segment(self):
         output = self.new_output()
         job = self.start(2, output, max_steps=100000, save_steps=5)
@@ -91,6 +168,22 @@ class Metrics(harness.RunTest):
         rows = rows[rows["step"] > 0]
         self.assertGreaterEqual(len(rows), 10)
         self.assertEqual(rows["step"].tolist(), list(range(1, len(rows) + 1)))
+        found = list(csv.DictReader(io.StringIO(self.report(output, "--format", "csv"))))
+        self.assertEqual([(int(row["step"]), float(row["loss"])) for row in found],
+                         [(row["step"], row["loss"]) for row in rows])
+        self.assertIn("the run is going on, or was killed", self.report(output))
+        self.assertEqual(len(self.assert_helper_reads_the_same(output).steps), len(rows))
+        if not harness.checkpoints(output):
+            return  # killed while the first one was being written
+        # Resumed, with rows to replace; then what is left where a file is gone.
+        self.start(2, output, max_steps=100000, resume="auto", max_time=2).finish()
+        self.assertIn("resume after step", self.report(output))
+        run = self.assert_helper_reads_the_same(output)
+        self.assertEqual(run.steps["step"].tolist(), list(range(1, len(run.steps) + 1)))
+        self.assertEqual(len(run.attempts), 2)
+        self.assertEqual(len(self.assert_helper_reads_the_same(output / "metrics.h5").steps), len(run.steps))
+        segment.unlink()
+        self.assertEqual(len(self.assert_helper_reads_the_same(output).steps), len(run.steps))
 
     def test_a_loss_that_is_not_finite(self):
         """It ends the run with 1 and says where; the steps before it and the checkpoint before it stay."""

@@ -133,6 +133,43 @@ TEST(Metrics, WithoutSegmentsTheMergedFileIsRead) {
             (std::vector<std::string>{"attempt from 0", "attempt from 12"}));
 }
 
+TEST(Metrics, ARunIsReadWholeFromItsFolderOrItsFile) {
+  const TemporaryFolder folder;
+  write_attempt(folder.path(), 0, 25, 20, false);  // dies after 25, its checkpoint is at 20
+  {
+    const RunRecord killed = read_run(folder.path());
+    EXPECT_EQ(killed.steps.size(), 25U);
+    EXPECT_EQ(killed.events.size(), 1U);
+    ASSERT_EQ(killed.attempts.size(), 1U);
+    EXPECT_TRUE(killed.problems.empty());
+  }
+  const MetricsWriter live(folder.path(), 20, provenance());
+  // A copy of metrics.h5 from the start of the second attempt knows of the first one.
+  fs::copy_file(folder / "metrics.h5", folder / "copy.h5");
+  const RunRecord copy = read_run(folder / "copy.h5");
+  EXPECT_EQ(copy.steps.size(), 25U);
+  EXPECT_EQ(copy.attempts.size(), 1U);
+  EXPECT_EQ(copy.events.size(), 1U);
+  EXPECT_EQ(read_run(folder.path()).steps.size(), 20U);  // the others are being repeated
+
+  write_attempt(folder.path(), 20, 30, 30, true);
+  for (const fs::path& run : {folder.path(), folder / "metrics.h5"}) {
+    const RunRecord record = read_run(run);
+    expect_steps(record.steps, 30);
+    EXPECT_EQ(record.ranks.size(), 60U);
+    ASSERT_EQ(record.evaluations.size(), 1U);
+    EXPECT_EQ(record.evaluations[0].step, 30);
+    ASSERT_EQ(record.events.size(), 2U);
+    EXPECT_EQ(record.events[1].kind, "start");
+    EXPECT_EQ(record.events[1].message, "attempt from 20");
+    EXPECT_EQ(record.events[1].step, 20);
+    EXPECT_EQ(record.attempts.size(), 3U);
+  }
+  EXPECT_THROW(read_run(folder / "nothing"), UserError);
+  std::ofstream(folder / "text.h5") << "no HDF5";
+  EXPECT_THROW(read_run(folder / "text.h5"), UserError);
+}
+
 TEST(Metrics, ADamagedSegmentIsReplacedByTheMergedFile) {
   const TemporaryFolder folder;
   write_attempt(folder.path(), 0, 12, 12, true);
@@ -170,6 +207,7 @@ TEST(Metrics, LostRowsAreSaid) {
   EXPECT_EQ(read_steps(folder.path(), &problems).size(), 8U);
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_NE(problems[0].find("segment-0001.h5"), std::string::npos);
+  EXPECT_EQ(read_run(folder.path()).problems, problems);
   const auto messages = event_messages(folder / "metrics.h5");
   ASSERT_EQ(messages.size(), 2U);
   EXPECT_NE(messages[1].find("segment-0001.h5"), std::string::npos) << messages[1];
