@@ -91,10 +91,21 @@ std::vector<Flag> data_flags() {
        .group = group,
        .member = &Options::prompt_template,
        .value_name = "FORM|FILE",
-       .help =
-           "Text made of an alpaca row: unsloth (as its command line writes it), alpaca (Stanford's "
-           "original), or a file with {instruction}, {input} and {output}. auto is unsloth, and for other "
-           "formats the text as it is."},
+       .help = "Text made of an alpaca row: unsloth (as its command line writes it), alpaca (Stanford's "
+               "original), chat (a user's and an assistant's turn by the chat template), or a file with "
+               "{instruction}, {input} and {output}. auto is unsloth, for messages and conversations chat, "
+               "and for "
+               "other formats the text as it is."},
+      {.name = "chat_template",
+       .group = group,
+       .member = &Options::chat_template,
+       .value_name = "FILE",
+       .help = "A chat template (Jinja2) in the place of the model's own. Python with Jinja2 renders it."},
+      {.name = "chat_date",
+       .group = group,
+       .member = &Options::chat_date,
+       .value_name = "YYYY-MM-DD",
+       .help = "The date for chat templates that write one; without it they are refused."},
       {.name = "train_on_responses_only",
        .group = group,
        .member = &Options::train_on_responses_only,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -86,9 +87,26 @@ void settle_evaluation(const TrainOptions& options, std::vector<std::string>& pr
   }
 }
 
+// YYYY-MM-DD, of a day that exists.
+bool is_date(std::string_view text) {
+  if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
+  const auto year = parse_integer(std::string(text.substr(0, 4)));
+  const auto month = parse_integer(std::string(text.substr(5, 2)));
+  const auto day = parse_integer(std::string(text.substr(8)));
+  if (!year || !month || !day || *year < 1 || *month < 1 || *day < 1) return false;
+  return std::chrono::year_month_day(std::chrono::year(static_cast<int>(*year)),
+                                     std::chrono::month(static_cast<unsigned>(*month)),
+                                     std::chrono::day(static_cast<unsigned>(*day)))
+      .ok();
+}
+
 // What one flag says about another.
 void settle(TrainOptions& options, std::vector<std::string>& problems) {
   if (options.dtype == "none") options.dtype = "auto";
+  if (options.chat_date && !is_date(*options.chat_date)) {
+    problems.push_back(
+        fmt::format("--chat_date must be a day as in 2024-07-26, not '{}'", *options.chat_date));
+  }
   settle_evaluation(options, problems);
   if (options.device == "cpu" && options.dtype == "bfloat16") {
     problems.push_back("--dtype bfloat16 needs a GPU: with --device cpu leave --dtype out or give float32");

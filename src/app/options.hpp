@@ -31,7 +31,9 @@ struct TrainOptions {
   std::string dataset = "yahma/alpaca-cleaned";  // files, folders, Hub names, commas between
   std::string dataset_format = "auto";           // auto, or a data::RowFormat by its name
   std::optional<std::int64_t> dataset_limit;     // rows; none: all
-  std::string prompt_template = "auto";          // auto, unsloth, alpaca, or a file
+  std::string prompt_template = "auto";          // auto, unsloth, alpaca, chat, or a file
+  std::optional<std::string> chat_template;      // file; none: the model's own
+  std::optional<std::string> chat_date;          // YYYY-MM-DD
   bool train_on_responses_only = false;
   std::optional<std::string> eval_dataset;  // as dataset
   std::optional<double> eval_split;         // held out of dataset: a fraction below 1, or a number of samples

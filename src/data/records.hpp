@@ -21,16 +21,13 @@ enum class RowFormat {
 std::string_view format_name(RowFormat format);
 std::optional<RowFormat> parse_format(std::string_view name);
 
-struct Message {
-  std::string role;  // system, user, assistant, or another one that the chat template knows
-  std::string content;
-};
-
 struct Row {
-  std::string instruction{};        // alpaca; the prompt of a completion
-  std::string input{};              // alpaca; may be empty
-  std::string output{};             // alpaca; the completion; the text
-  std::vector<Message> messages{};  // messages and conversations
+  std::string instruction{};  // alpaca; the prompt of a completion
+  std::string input{};        // alpaca; may be empty
+  std::string output{};       // alpaca; the completion; the text
+  // messages and conversations: a JSON array of objects with the strings "role" and "content", and whatever
+  // else the rows of the format messages have for the chat template.
+  std::string messages{};
 };
 
 struct Records {

@@ -45,7 +45,8 @@ TokenStore hold_out(TokenStore& store, std::int64_t count, std::uint64_t seed);
 
 struct TokenizeOptions {
   PromptForm prompt_template = PromptTemplate::unsloth;
-  bool responses_only = false;  // targets are the tokens of which some part is in a response
+  std::string python = "python3";  // renders chat templates
+  bool responses_only = false;     // targets are the tokens of which some part is in a response
   std::int64_t max_seq_length = 2048;
   int threads = 1;
   std::int64_t first_row = 0;  // index of rows[0] in the dataset, for messages only
@@ -57,6 +58,11 @@ struct TokenizeOptions {
 // truncated at max_seq_length. The ids are those of the whole text, whatever its responses are. The result
 // does not depend on `threads`. Throws UserError.
 TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+// The same for texts that are whole, as chat templates write them: nothing is added to them. `first_row`
+// counts texts.
+TokenStore tokenize(std::span<const TrainingText> texts, const Tokenizer& tokenizer,
+                    const TokenizeOptions& options);
 
 // Key of the token cache: everything the ids depend on.
 std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,

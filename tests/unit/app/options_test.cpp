@@ -367,6 +367,8 @@ TEST(Help, NamesEveryFlag) {
                            "max_tokens_per_pass",
                            "load_format",
                            "prompt_template",
+                           "chat_template",
+                           "chat_date",
                            "dataset_format",
                            "dataset_limit",
                            "train_on_responses_only",
@@ -401,7 +403,17 @@ TEST(Json, HoldsEveryOption) {
   EXPECT_EQ(json.at("shuffle"), true);
   EXPECT_EQ(json.at("target_modules"), nlohmann::json::array({"q_proj"}));
   EXPECT_TRUE(json.at("warmup_ratio").is_null());
-  EXPECT_EQ(json.size(), 65U) << "a new option? count it here";
+  EXPECT_EQ(json.size(), 67U) << "a new option? count it here";
+}
+
+TEST(ChatDate, IsADay) {
+  EXPECT_EQ(parsed({"--chat_date", "2024-02-29"}).chat_date, "2024-02-29");
+  for (const char* wrong :
+       {"2023-02-29", "today", "24-07-26", "2024-7-26", "2024-13-01", "2024-00-10", "2024-07-+1"}) {
+    const auto problems = parse_train_options({"--chat_date", wrong}).problems;
+    ASSERT_EQ(problems.size(), 1U) << wrong;
+    EXPECT_TRUE(has(problems.front(), std::string("not '") + wrong + "'")) << problems.front();
+  }
 }
 
 TEST(EvalOptions, AreThoseOfModelAndData) {
