@@ -462,6 +462,14 @@ std::vector<Flag> run_flags() {
        .help = "Checkpoint and end with code 85 after this time: seconds or [D-]HH:MM:SS.",
        .limits = {1, 1e9},
        .is_duration = true},
+      {.name = "show_sample",
+       .group = group,
+       .member = &Options::show_sample,
+       .value_name = "N",
+       .help = "Print the first N samples as training would see them, text and tokens with the targets "
+               "marked, and "
+               "end without training.",
+       .limits = {1, kMostSamples}},
       {.name = "allow_shared_gpu",
        .group = group,
        .member = &Options::allow_shared_gpu,

@@ -98,9 +98,10 @@ struct TrainOptions {
   std::optional<std::string> hub_token;
 
   // Run Options
-  std::string device = "auto";           // auto, cuda, cpu
-  std::string resume = "never";          // never, auto, or the path of a checkpoint
-  std::optional<std::int64_t> max_time;  // seconds
+  std::string device = "auto";              // auto, cuda, cpu
+  std::string resume = "never";             // never, auto, or the path of a checkpoint
+  std::optional<std::int64_t> max_time;     // seconds
+  std::optional<std::int64_t> show_sample;  // show so many, and do not train
   bool allow_shared_gpu = false;
   std::optional<std::string> config;
 

@@ -5,8 +5,8 @@ import unittest
 
 import harness
 
-TEMPLATE = ("{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}<|end|>\n{% endfor %}"
-            "{% if add_generation_prompt %}assistant: {% endif %}")
+TEMPLATE = ("{{ bos_token }}{% for m in messages %}{{ m.role }}:\n{{ m.content }}<|end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}assistant:\n{% endif %}")
 DATED = "{{ strftime_now('%d %b %Y') }} " + TEMPLATE
 
 
@@ -49,7 +49,7 @@ class Chat(harness.RunTest):
             self.assertIn(part, done.sentences()[0])
 
     def text(self, chat, template_begin="<|pad|>"):
-        return template_begin + "".join(f"{m['role']}: {m['content']}<|end|>\n" for m in chat)
+        return template_begin + "".join(f"{m['role']}:\n{m['content']}<|end|>\n" for m in chat)
 
     def test_messages_and_conversations(self):
         loss, targets, output = self.loss(self.folder / "messages.jsonl")
@@ -69,7 +69,7 @@ class Chat(harness.RunTest):
     def test_responses_only(self):
         """All answers, each with its end, and nothing else: as prompts and completions have it, answer by answer."""
         targets = self.loss(self.folder / "messages.jsonl", train_on_responses_only=True)[1]
-        pairs = [{"prompt": self.text(chat[:place]) + "assistant: ", "completion": chat[place]["content"] + "<|end|>\n"}
+        pairs = [{"prompt": self.text(chat[:place]) + "assistant:\n", "completion": chat[place]["content"] + "<|end|>\n"}
                  for chat in self.chats for place in (2, 4)]
         with_end = self.loss(self.file("pairs.jsonl", pairs), train_on_responses_only=True, per_device_train_batch_size=2)[1]
         self.assertEqual(targets, with_end - len(pairs))
@@ -79,6 +79,27 @@ class Chat(harness.RunTest):
                   {"role": "assistant", "content": row["output"]}] for row in self.alpaca]
         expected = self.loss(self.file("turns.jsonl", [{"messages": chat} for chat in chats]))
         self.assertEqual(self.loss(self.data, prompt_template="chat")[:2], expected[:2])
+
+    def test_samples_are_shown(self):
+        output = self.new_output()
+        done = self.train(2, output, dataset=self.folder / "messages.jsonl", train_on_responses_only=True, shuffle=False,
+                          show_sample=2)
+        self.assertFalse(output.exists())
+        self.assertEqual(done.output.count("sample "), 2, done)
+        self.assertIn(self.text(self.chats[1]), done.output)
+        second = done.output[done.output.index("sample 2 of 8"):]
+        rows = [line.split(maxsplit=3) for line in second.splitlines() if line.strip()[:1].isdigit()]
+        marked = "".join(json.loads(row[3]) for row in rows if row[1] == "*")
+        self.assertEqual(marked, "".join(self.chats[1][place]["content"] + "<|end|>\n" for place in (2, 4)))
+        self.assertIn(f"{len(rows)} tokens, {sum(row[1] == '*' for row in rows)} of them targets", second)
+        # In the order of the first epoch, and wherever a run is.
+        trained = self.new_output()
+        self.train(2, trained, dataset=self.folder / "messages.jsonl", max_steps=1, gradient_accumulation_steps=1)
+        flags = {"dataset": self.folder / "messages.jsonl", "gradient_accumulation_steps": 1, "show_sample": 2}
+        shown = self.train(1, trained, **flags).output
+        counts = [int(line.split(": ")[1].split()[0]) for line in shown.splitlines() if line.startswith("sample ")]
+        self.assertEqual(sum(counts), int(harness.steps(trained)[0]["tokens"]))
+        self.refused("--show_sample", show_sample=0)
 
     def test_cached_and_with_another_template(self):
         first = self.loss(self.folder / "messages.jsonl", dataset_limit=7)

@@ -374,6 +374,7 @@ TEST(Help, NamesEveryFlag) {
                            "train_on_responses_only",
                            "allow_shared_gpu",
                            "max_time",
+                           "show_sample",
                            "config",
                            "help",
                            "version"}) {
@@ -403,7 +404,7 @@ TEST(Json, HoldsEveryOption) {
   EXPECT_EQ(json.at("shuffle"), true);
   EXPECT_EQ(json.at("target_modules"), nlohmann::json::array({"q_proj"}));
   EXPECT_TRUE(json.at("warmup_ratio").is_null());
-  EXPECT_EQ(json.size(), 67U) << "a new option? count it here";
+  EXPECT_EQ(json.size(), 68U) << "a new option? count it here";
 }
 
 TEST(ChatDate, IsADay) {
