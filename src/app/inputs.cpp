@@ -121,12 +121,13 @@ data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat for
   const std::string_view name = data::format_name(format);
   const bool is_alpaca = format == RowFormat::alpaca;
   const bool is_chat = format == RowFormat::messages || format == RowFormat::conversations;
-  if (options.train_on_responses_only && format == RowFormat::text) {
+  const bool is_text = format == RowFormat::text || format == RowFormat::raw_text;
+  if (options.train_on_responses_only && is_text) {
     throw UserError(
-        "--train_on_responses_only needs rows with responses, and rows of the format text have none; leave "
-        "it out");
+        fmt::format("--train_on_responses_only needs rows with responses, and {} has none; leave it out",
+                    format == RowFormat::text ? "the format text" : "--raw_text_file"));
   }
-  if (is_chat ? asked == "auto" || asked == "chat" : asked == "chat" && format != RowFormat::text) {
+  if (is_chat ? asked == "auto" || asked == "chat" : asked == "chat" && !is_text) {
     data::PromptForm form = PromptTemplate::chat;
     if (!model_folder.empty()) form.chat = data::read_chat_template(model_folder, options.chat_template);
     form.chat.date = options.chat_date.value_or("");
@@ -155,6 +156,10 @@ data::TokenizeOptions tokenize_options(const TrainOptions& options, const std::f
   const char* python = std::getenv("RANKTUNE_PYTHON");  // NOLINT(concurrency-mt-unsafe): nobody writes it
   if (python != nullptr && *python != '\0') how.python = python;
   how.responses_only = options.train_on_responses_only;
+  if (records.format == data::RowFormat::raw_text) {
+    how.chunk_size = options.chunk_size;
+    how.stride = options.stride;
+  }
   how.max_seq_length = options.max_seq_length;
   how.threads = threads;
   return how;
@@ -187,7 +192,9 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
   };
   const bool rows_good = passes(problems, [&] {
     if (options.dataset.empty()) return;
-    inputs.records = read_dataset(options, options.dataset, options.dataset_limit.value_or(0));
+    inputs.records = options.raw_text_file
+                         ? data::read_raw_text(*options.raw_text_file)
+                         : read_dataset(options, options.dataset, options.dataset_limit.value_or(0));
     check_prompt(inputs.records.format);
   });
   if (options.eval_dataset) {

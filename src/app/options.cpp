@@ -87,6 +87,34 @@ void settle_evaluation(const TrainOptions& options, std::vector<std::string>& pr
   }
 }
 
+// Plain text in the place of rows, or rows.
+void settle_raw_text(TrainOptions& options, std::vector<std::string>& problems) {
+  if (!options.raw_text_file) {
+    for (const char* flag : {"chunk_size", "stride"}) {
+      if (!options.is_explicit(flag)) continue;
+      problems.push_back(
+          fmt::format("--{} is about chunks of --raw_text_file: give that too, or leave it out", flag));
+    }
+    return;
+  }
+  for (const char* flag : {"dataset", "dataset_format", "dataset_limit"}) {
+    if (!options.is_explicit(flag)) continue;
+    problems.push_back(fmt::format(
+        "--{} is about rows, and --raw_text_file is trained on in their place: give one of them", flag));
+  }
+  options.dataset = *options.raw_text_file;
+  if (options.stride >= options.chunk_size) {
+    problems.push_back(
+        fmt::format("--stride {} leaves a chunk nothing new: it must be less than --chunk_size, {}",
+                    options.stride, options.chunk_size));
+  }
+  if (options.chunk_size > options.max_seq_length) {
+    problems.push_back(
+        fmt::format("--chunk_size {} is more than --max_seq_length, {}: make one of them fit the other",
+                    options.chunk_size, options.max_seq_length));
+  }
+}
+
 // YYYY-MM-DD, of a day that exists.
 bool is_date(std::string_view text) {
   if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
@@ -107,6 +135,7 @@ void settle(TrainOptions& options, std::vector<std::string>& problems) {
     problems.push_back(
         fmt::format("--chat_date must be a day as in 2024-07-26, not '{}'", *options.chat_date));
   }
+  settle_raw_text(options, problems);
   settle_evaluation(options, problems);
   if (options.device == "cpu" && options.dtype == "bfloat16") {
     problems.push_back("--dtype bfloat16 needs a GPU: with --device cpu leave --dtype out or give float32");
@@ -208,9 +237,10 @@ ParseResult parse_eval_options(const std::vector<std::string>& arguments) {
     result.problems.emplace_back(
         "ranktune eval needs something to evaluate: give --eval_dataset, or --dataset with --eval_split");
   }
-  if (options.eval_dataset && options.is_explicit("dataset")) {
-    result.problems.emplace_back(
-        "--dataset is not read where --eval_dataset says what to evaluate: leave one of them out");
+  if (options.eval_dataset && (options.is_explicit("dataset") || options.raw_text_file)) {
+    result.problems.push_back(
+        fmt::format("--{} is not read where --eval_dataset says what to evaluate: leave one of them out",
+                    options.raw_text_file ? "raw_text_file" : "dataset"));
   }
   if (options.eval_dataset || !options.eval_split) options.dataset.clear();
   return result;

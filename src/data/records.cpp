@@ -34,6 +34,7 @@ constexpr FormatFacts kFormats[] = {
     {RowFormat::text, "text", R"("text")"},
     {RowFormat::messages, "messages", R"("messages", each with "role" and "content")"},
     {RowFormat::conversations, "conversations", R"("conversations", each with "from" and "value")"},
+    {RowFormat::raw_text, "raw text", ""},  // a name that is no choice of --dataset_format
 };
 
 const FormatFacts& facts_of(RowFormat format) {
@@ -239,6 +240,7 @@ RowFormat recognise(const JsonPlace& place, const Json& row) {
   if (has("prompt")) return RowFormat::prompt_completion;
   std::string known;
   for (const FormatFacts& facts : kFormats) {
+    if (facts.format == RowFormat::raw_text) continue;
     known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", facts.name, facts.columns);
   }
   json_error(place, fmt::format("no known format; columns found: {}; known are {}", columns_of(row), known));
@@ -258,6 +260,8 @@ Row parse_row(const JsonPlace& place, const JsonSpan& span, RowFormat format) {
       row.instruction = text_column(source, "prompt");
       row.output = text_column(source, "completion");
       break;
+    case RowFormat::raw_text:
+      throw Failure("plain text has no rows");
     case RowFormat::text:
       row.output = text_column(source, "text");
       break;
@@ -364,15 +368,20 @@ void check_text(std::string_view file, std::string_view text) {
   }
 }
 
+// The text of a file, which holds some, without a byte order mark.
+std::string_view checked_text(std::string_view file, std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  check_text(file, text);
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) json_error({file}, "is empty");
+  return text;
+}
+
 // Appends the rows of one file; the first row of all decides the format, unless it is given.
 void read_rows(const fs::path& path, const ReadOptions& options, std::optional<RowFormat>& format,
                Records& records) {
   const std::string content = read_data_file(path);
   const std::string file = path.string();
-  std::string_view text = content;
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  check_text(file, text);
-  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) json_error({file}, "is empty");
+  const std::string_view text = checked_text(file, content);
   auto spans = find_rows(path, file, text);
   if (spans.empty()) json_error({file}, "holds no rows");
   if (options.limit > 0) {
@@ -412,6 +421,29 @@ Records read_records(const std::vector<fs::path>& sources, const ReadOptions& op
   }
   if (records.rows.empty()) throw UserError("no dataset is named");
   records.format = *format;
+  return records;
+}
+
+Records read_raw_text(const fs::path& path) {
+  const auto extension = data_extension(path);
+  for (const char* rows : {".json", ".jsonl", ".csv", ".parquet"}) {
+    if (extension == rows) {
+      throw UserError(
+          fmt::format("{} is not plain text but rows; give JSON rows to --dataset", path.string()));
+    }
+  }
+  const std::string content = read_data_file(path);
+  Records records;
+  records.format = RowFormat::raw_text;
+  records.digest = content_hash(content);
+  std::string& text = records.rows.emplace_back().output;
+  for (const char c : checked_text(path.string(), content)) {
+    // \r\n and \r alone are line ends too.
+    if (c == '\n' && text.ends_with('\r')) text.pop_back();
+    if (text.ends_with('\r')) text.back() = '\n';
+    text += c;
+  }
+  if (text.ends_with('\r')) text.back() = '\n';
   return records;
 }
 

@@ -1,4 +1,4 @@
-// Rows of a dataset: JSON arrays or JSON Lines, in one of five formats.
+// Rows of a dataset: JSON arrays or JSON Lines, in one of five formats, and plain text.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ enum class RowFormat {
   prompt_completion,  // "prompt", "completion"
   text,               // "text"
   messages,           // "messages": [{"role", "content"}, ...]
-  conversations       // ShareGPT: "conversations": [{"from", "value"}, ...], perhaps "system"
+  conversations,      // ShareGPT: "conversations": [{"from", "value"}, ...], perhaps "system"
+  raw_text            // no rows: read_raw_text
 };
 // As --dataset_format has it.
 std::string_view format_name(RowFormat format);
@@ -48,5 +49,9 @@ struct ReadOptions {
 // missing column (naming the columns found); with file and line for invalid UTF-8; and for Parquet or no rows
 // at all.
 Records read_records(const std::vector<std::filesystem::path>& sources, const ReadOptions& options = {});
+
+// A file of plain text, plain or compressed, as one row with the text as its output; line ends are made \n.
+// Throws UserError for what is no text, and for JSON and CSV.
+Records read_raw_text(const std::filesystem::path& path);
 
 }  // namespace ranktune::data

@@ -99,6 +99,24 @@ std::string prompt_identity(const PromptForm& form, const Tokenizer& tokenizer) 
          render_text(form, {"instruction", "", "output"}, eos).text;
 }
 
+// As Unsloth's RawTextDataLoader does it; but it lets the trainer cut an EOS off that has no room.
+void append_chunks(TokenStore& store, std::string_view text, const Tokenizer& tokenizer,
+                   const TokenizeOptions& options) {
+  const std::vector<std::int32_t> ids = tokenizer.encode(text, false);
+  const auto eos = tokenizer.token_id(required_eos(tokenizer));
+  RT_CHECK(eos.has_value(), "eos_token is a token");
+  const auto size = static_cast<std::size_t>(options.chunk_size);
+  const auto step = size - static_cast<std::size_t>(options.stride);
+  for (std::size_t begin = 0; begin < ids.size(); begin += step) {
+    const std::size_t end = std::min(begin + size, ids.size());
+    std::vector<std::int32_t> chunk(ids.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    ids.begin() + static_cast<std::ptrdiff_t>(end));
+    if (std::cmp_less(chunk.size(), options.max_seq_length)) chunk.push_back(*eos);
+    store.add(chunk, {});
+    if (end == ids.size()) break;
+  }
+}
+
 // Gathers the blocks in row order.
 TokenStore joined(const std::vector<TokenStore>& parts) {
   TokenStore whole;
@@ -138,6 +156,14 @@ TokenStore tokenize_all(std::size_t count, const TokenizeOptions& options,
 }  // namespace
 
 TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options) {
+  if (options.chunk_size > 0) {
+    RT_CHECK(options.stride >= 0 && options.stride < options.chunk_size &&
+                 options.chunk_size <= options.max_seq_length,
+             "chunks go on, and fit");
+    return tokenize_all(rows.size(), options, [&](TokenStore& store, std::size_t i) {
+      append_chunks(store, rows[i].output, tokenizer, options);
+    });
+  }
   const std::string& eos = required_eos(tokenizer);
   return tokenize_all(rows.size(), options, [&](TokenStore& store, std::size_t i) {
     append_text(store, render_text(options.prompt_template, rows[i], eos), true, tokenizer, options);
@@ -155,10 +181,11 @@ std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,
                             const TokenizeOptions& options) {
   // Counted up when the same text and tokenizer would give other ids than before.
   constexpr int kRecipe = 1;
-  return content_hash(fmt::format("{}\n{}\n{} {}\n{}\n{} {}\n{}", kRecipe, records.digest,
-                                  format_name(records.format), records.rows.size(), tokenizer.digest(),
-                                  options.max_seq_length, options.responses_only,
-                                  prompt_identity(options.prompt_template, tokenizer)));
+  return content_hash(
+      fmt::format("{}\n{}\n{} {}\n{}\n{} {}\n{}", kRecipe, records.digest, format_name(records.format),
+                  records.rows.size(), tokenizer.digest(), options.max_seq_length, options.responses_only,
+                  options.chunk_size > 0 ? fmt::format("chunks {} {}", options.chunk_size, options.stride)
+                                         : prompt_identity(options.prompt_template, tokenizer)));
 }
 
 }  // namespace ranktune::data

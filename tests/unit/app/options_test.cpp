@@ -185,9 +185,6 @@ TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
                                           {"--push_gguf"},
                                           {"--hub_path", "me/model"},
                                           {"--hub_token", "secret"},
-                                          {"--raw_text_file", "a.txt"},
-                                          {"--chunk_size", "2048"},
-                                          {"--stride", "512"},
                                           {"--report_to", "wandb"},
                                           {"--optim", "lion_8bit"},
                                           {"--dtype", "float16"},
@@ -405,6 +402,20 @@ TEST(Json, HoldsEveryOption) {
   EXPECT_EQ(json.at("target_modules"), nlohmann::json::array({"q_proj"}));
   EXPECT_TRUE(json.at("warmup_ratio").is_null());
   EXPECT_EQ(json.size(), 68U) << "a new option? count it here";
+}
+
+TEST(RawText, TakesThePlaceOfRows) {
+  EXPECT_EQ(parsed({"--raw_text_file", "a.txt"}).dataset, "a.txt");
+  EXPECT_EQ(parsed({"--raw_text_file", "a.txt", "--chunk_size", "100", "--stride", "0"}).chunk_size, 100);
+  EXPECT_TRUE(has(problem({"--chunk_size", "100"}), "--chunk_size is about chunks of --raw_text_file"));
+  EXPECT_TRUE(has(problem({"--raw_text_file", "a.txt", "--stride", "2048"}), "--stride 2048 leaves"));
+  EXPECT_TRUE(
+      has(problem({"--raw_text_file", "a.txt", "--max_seq_length", "1024"}), "--chunk_size 2048 is more"));
+  for (const Arguments& rows :
+       {Arguments{"--dataset", "b.json"}, {"--dataset_limit", "3"}, {"--dataset_format", "text"}}) {
+    EXPECT_TRUE(has(problem({"--raw_text_file", "a.txt", rows[0], rows[1]}), rows[0] + " is about rows"));
+  }
+  EXPECT_EQ(parse_eval_options({"--eval_dataset", "a.json", "--raw_text_file", "a.txt"}).problems.size(), 1U);
 }
 
 TEST(ChatDate, IsADay) {

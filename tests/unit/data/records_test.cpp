@@ -329,6 +329,20 @@ TEST_F(ReadRecords, WhatIsWrongWithAMessageIsSaid) {
   }
 }
 
+TEST_F(ReadRecords, PlainTextIsOneRow) {
+  const auto read_text = [&](const char* name, const char* content) {
+    return read_raw_text(folder_.write(name, content));
+  };
+  const auto records = read_text("book.txt", "\xEF\xBB\xBFone\r\n\r\ntwo\rthree\n");
+  EXPECT_EQ(records.format, RowFormat::raw_text);
+  ASSERT_EQ(records.rows.size(), 1U);
+  EXPECT_EQ(records.rows[0].output, "one\n\ntwo\nthree\n");
+  EXPECT_EQ(read_text("end.md", "a\r").rows[0].output, "a\n");
+  EXPECT_CONTAINS(user_error([&] { read_text("blank.txt", " \r\n"); }), "is empty");
+  EXPECT_CONTAINS(user_error([&] { read_text("bad.txt", "a\n\xff"); }), "line 2: invalid UTF-8");
+  EXPECT_CONTAINS(user_error([&] { read_text("rows.jsonl", "{}"); }), "give JSON rows to --dataset");
+}
+
 TEST_F(ReadRecords, SeveralFilesAndALimit) {
   const auto one = folder_.write("one.json", "[" + kGood + "," + kGood + "]");
   const auto two = folder_.write("two.jsonl", R"({"instruction": "x", "output": "y"})");
