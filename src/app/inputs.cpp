@@ -171,8 +171,11 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
     inputs.model_folder = data::resolve_hub_name(options.model_name, data::HubKind::model);
   });
   if (model_found) {
-    const bool config_good =
-        passes(problems, [&] { inputs.model = model::read_model_config(inputs.model_folder); });
+    const bool config_good = passes(problems, [&] {
+      inputs.model = model::read_model_config(inputs.model_folder);
+      if (options.load_in_4bit)
+        model::quantise_to_four_bits(inputs.model, (inputs.model_folder / "config.json").string());
+    });
     const bool tokenizer_good =
         passes(problems, [&] { inputs.tokenizer = data::Tokenizer::from_folder(inputs.model_folder); });
     if (config_good && tokenizer_good) {
@@ -181,7 +184,9 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
     if (options.load_format != "dummy") {
       passes(problems, [&] {
         inputs.weights = std::make_unique<model::WeightFiles>(inputs.model_folder);
-        if (config_good) train::check_weights(inputs.model, *inputs.weights);
+        if (!config_good) return;
+        train::find_whole_modules(inputs.model, *inputs.weights);
+        train::check_weights(inputs.model, *inputs.weights);
       });
     }
   }

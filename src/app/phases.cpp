@@ -144,7 +144,8 @@ std::unique_ptr<model::Decoder> load_model(const Phases& run, Inputs& inputs,
   if (inputs.weights) {
     all = inputs.weights->total_bytes();
   } else {
-    for (const model::WeightSlot& slot : decoder->weight_slots()) all += slot.destination.nbytes();
+    for (const model::WeightSlot& slot : decoder->weight_slots())
+      all += static_cast<std::uint64_t>(slot.bytes());
   }
   run.display.begin("loading", "bytes");
   std::int64_t tensors = 0;

@@ -79,6 +79,7 @@ nlohmann::json recipe_of(const TrainOptions& options, const Inputs& inputs, cons
   if (knows_its_end) recipe["max_steps"] = total_steps;
   // fp32 moments are the rule, of which earlier checkpoints say nothing.
   if (options.optim == "adamw_8bit") recipe["optim"] = options.optim;
+  if (inputs.model.four_bit) recipe["load_in_4bit"] = true;
   return recipe;
 }
 

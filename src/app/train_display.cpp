@@ -89,8 +89,9 @@ void TrainDisplay::banner(const RunFacts& facts) {
   const auto base = static_cast<double>(facts.inputs->model.parameters());
   const auto trainable = static_cast<double>(facts.trainable);
   std::vector<std::pair<std::string, std::string>> rows;
-  rows.emplace_back("model", fmt::format("{} ({}, {} parameters, {}{})", options.model_name,
+  rows.emplace_back("model", fmt::format("{} ({}, {} parameters, {}{}{})", options.model_name,
                                          facts.inputs->model.architecture, human_count(base), facts.dtype,
+                                         facts.inputs->model.four_bit ? ", projections in 4 bits (NF4)" : "",
                                          options.load_format == "dummy" ? ", random weights" : ""));
   rows.emplace_back(
       "LoRA", fmt::format("r {}, alpha {:g}, {}: {} trainable parameters ({:.2f} %)", lora.r, lora.alpha,

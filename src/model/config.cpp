@@ -76,7 +76,6 @@ const std::vector<OtherMathematics>& other_mathematics() {
       {"per_layer_config", {}},
       {"is_encoder_decoder", {}},
       {"add_cross_attention", {}},
-      {"quantization_config", {}},
   };
   return table;
 }
@@ -229,6 +228,34 @@ void parse_windows(const ConfigKeys& keys, const Family& family, ModelConfig& co
   for (const bool has : windowed) config.windows.push_back(has ? window : 0);
 }
 
+// What bitsandbytes has done to the weights of the folder: NF4 with double quantisation or nothing. Which
+// modules it left alone is seen in the files.
+void parse_quantisation(const ConfigKeys& keys, ModelConfig& config) {
+  if (!keys.present("quantization_config")) return;
+  const json& section = keys.object().at("quantization_config");
+  if (changes_nothing(section, {})) return;
+  if (!section.is_object()) keys.refuse("quantization_config", "is not an object");
+  const std::string where = keys.where() + ": quantization_config";
+  const ConfigKeys own(section, where);
+  if (own.text_or("quant_method", "") != "bitsandbytes" || !own.flag_or("load_in_4bit", false)) {
+    keys.refuse("quantization_config",
+                "is not supported; only 4-bit weights of bitsandbytes (quant_method \"bitsandbytes\" with "
+                "load_in_4bit = true) can be read");
+  }
+  const auto only = [&](const char* key, const json& wanted, const json& absent) {
+    const json found = own.present(key) ? section.at(key) : absent;
+    if (found != wanted) {
+      throw UserError(where + ": " + key + " = " + found.dump() + " is not supported; only " + wanted.dump() +
+                      " is");
+    }
+  };
+  only("bnb_4bit_quant_type", "nf4", "fp4");
+  only("bnb_4bit_use_double_quant", true, false);
+  only("bnb_4bit_quant_storage", "uint8", "uint8");
+  quantise_to_four_bits(config, keys.where());
+  config.prequantised = true;
+}
+
 }  // namespace
 
 std::int64_t ModelConfig::parameters() const {
@@ -238,6 +265,19 @@ std::int64_t ModelConfig::parameters() const {
                               (mlp_bias ? 2 * intermediate_size + hidden_size : 0);
   const std::int64_t layer = attention + 3 * hidden_size * intermediate_size + 2 * hidden_size + biases;
   return layers * layer + hidden_size + vocab_size * hidden_size * (tied_embeddings ? 1 : 2);
+}
+
+void quantise_to_four_bits(ModelConfig& config, const std::string& where) {
+  constexpr std::int64_t kBlock = 64;
+  for (const auto& [key, columns] : {std::pair{"hidden_size", config.hidden_size},
+                                     std::pair{"intermediate_size", config.intermediate_size},
+                                     std::pair{"num_attention_heads * head_dim", config.q_width()}}) {
+    if (columns % kBlock != 0) {
+      throw UserError(where + ": " + key + " = " + std::to_string(columns) +
+                      " is not a multiple of 64, which 4-bit weights need; leave --load_in_4bit out");
+    }
+  }
+  config.four_bit = true;
 }
 
 ModelConfig parse_model_config(const json& object, const std::string& where) {
@@ -266,6 +306,7 @@ ModelConfig parse_model_config(const json& object, const std::string& where) {
     }
   });
   section([&] { refuse_other_mathematics(keys); });
+  section([&] { parse_quantisation(keys, config); });
   if (!problems.empty()) throw UserError(problems);
   return config;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct ModelConfig {
   // all layers see all.
   std::vector<std::int64_t> windows;
   RopeConfig rope;
+  bool four_bit = false;                // the projections are held in NF4 (kernels/nf4.hpp)
+  bool prequantised = false;            // and are so in the model folder already
+  std::set<std::string> not_quantised;  // modules that are kept whole all the same, by their full name
 
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
@@ -45,6 +49,9 @@ struct ModelConfig {
   // Parameters of the frozen base model, input embedding included once.
   std::int64_t parameters() const;
 };
+
+// Sets four_bit. Throws UserError where a projection has other columns than a multiple of 64.
+void quantise_to_four_bits(ModelConfig& config, const std::string& where);
 
 // Reads and checks FOLDER/config.json. Throws UserError with a sentence for each problem, which names the
 // file, the key and its value.

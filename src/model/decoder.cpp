@@ -112,15 +112,41 @@ void DevicePass::load(const data::PassBatch& batch) {
   copy_to(sequences.cu_seqlens, cu_seqlens);
 }
 
+std::vector<std::int64_t> WeightSlot::sizes() const {
+  if (nf4 != nullptr) return {nf4->rows, nf4->columns};
+  return destination.sizes().vec();
+}
+
+std::int64_t WeightSlot::bytes() const {
+  if (nf4 == nullptr) return static_cast<std::int64_t>(destination.nbytes());
+  return static_cast<std::int64_t>(nf4->packed.nbytes() + nf4->absmax.nbytes() + nf4->nested_absmax.nbytes());
+}
+
+void WeightSlot::store(const Tensor& values, at::ScalarType type) {
+  if (nf4 != nullptr) {
+    kernels::quantise_nf4(values.to(type), type, *nf4);
+  } else {
+    destination.copy_(values);
+  }
+}
+
 Decoder::Decoder(const ModelConfig& config, const LoraConfig& lora, const DecoderOptions& options)
     : config_(config),
       lora_(lora),
       options_(options),
       layout_(make_flat_layout(config, lora)),
+      weights_(options.device),
       side_(options.device) {
   const auto type = at::TensorOptions().dtype(options.dtype).device(options.device);
   const std::int64_t hidden = config.hidden_size;
-  embedding_ = at::empty({config.vocab_size, hidden}, type);
+  if (config.four_bit && options.device.is_cuda() && !config.tied_embeddings) {
+    host_embedding_ = at::empty({config.vocab_size, hidden}, type.device(at::kCPU).pinned_memory(true));
+    embedding_ = at::from_blob(
+        host_embedding_.data_ptr(), host_embedding_.sizes(), [keep = host_embedding_](void*) {}, type,
+        options.device);
+  } else {
+    embedding_ = at::empty({config.vocab_size, hidden}, type);
+  }
   final_norm_ = at::empty({hidden}, type);
   head_ = config.tied_embeddings ? embedding_ : at::empty({config.vocab_size, hidden}, type);
   layers_.reserve(static_cast<std::size_t>(config.layers));
@@ -136,23 +162,30 @@ Decoder::Decoder(const ModelConfig& config, const LoraConfig& lora, const Decode
                 WideLinear(config, lora, l, {P::down}, type)};
     layers_.push_back(std::move(layer));
   }
+  std::int64_t largest = 0;
+  for (const Layer& layer : layers_) {
+    for (const WideLinear* group : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      if (group->quantised()) largest = std::max(largest, group->out() * group->wide());
+    }
+  }
+  if (largest > 0) weights_.reserve(largest, type);
 
   if (config.rope.type != RopeConfig::Type::dynamic) {
     rope_ = rope_table(config.rope, config.head_dim, options.max_positions, options.device);
   }
 }
 
-std::vector<WeightSlot> Decoder::weight_slots() const {
+std::vector<WeightSlot> Decoder::weight_slots() {
   using Kind = WeightSlot::Kind;
-  std::vector<WeightSlot> slots{{"model.embed_tokens.weight", embedding_, Kind::matrix}};
+  const Tensor& embedding = host_embedding_.defined() ? host_embedding_ : embedding_;
+  std::vector<WeightSlot> slots{{"model.embed_tokens.weight", embedding, Kind::matrix}};
   for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const Layer& layer = layers_[l];
+    Layer& layer = layers_[l];
     const std::string prefix = "model.layers." + std::to_string(l) + ".";
     slots.push_back({prefix + "input_layernorm.weight", layer.input_norm, Kind::norm});
-    const auto add = [&](const WideLinear& group, Projection projection) {
-      const auto index = static_cast<std::size_t>(projection);
-      const std::string name = prefix + kProjectionModules[index] + "." + kProjectionNames[index];
-      slots.push_back({name + ".weight", group.base(projection), Kind::matrix});
+    const auto add = [&](WideLinear& group, Projection projection) {
+      const std::string name = module_name(static_cast<std::int64_t>(l), projection);
+      slots.push_back({name + ".weight", group.base(projection), Kind::matrix, group.nf4(projection)});
       if (const Tensor bias = group.bias(projection); bias.defined()) {
         slots.push_back({name + ".bias", bias, Kind::bias});
       }
@@ -301,7 +334,7 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
   kernels::add_rms_norm_forward(previous.defined() ? previous : input, previous.defined() ? delta : Tensor(),
                                 input, layer.input_norm, config_.rms_norm_eps, normed_base, rstd);
   Tensor qkv = rows(kept.qkv, tokens);
-  layer.qkv.forward(normed, qkv, dropout);
+  layer.qkv.forward(weights_.use(layer.qkv, &layer.o), normed, qkv, dropout);
 
   Tensor qk_in = qkv.narrow(1, 0, qk_width);
   Tensor qk = config_.qk_norm ? rows(kept.qk, tokens) : qk_in;
@@ -318,7 +351,7 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
                              heads_of(qkv, qk_width, config_.kv_heads, config_.head_dim), pass.sequences,
                              1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
                              config_.window(static_cast<std::int64_t>(index)), attended_base, lse);
-  layer.o.forward(attended, delta, dropout);
+  layer.o.forward(weights_.use(layer.o, &layer.gate_up), attended, delta, dropout);
 
   Tensor middle = rows(kept.middle, tokens);
   Tensor normed2 = rows(kept.normed2, tokens);
@@ -327,7 +360,7 @@ void Decoder::block_forward(std::size_t index, const Tensor& previous, const Dev
   kernels::add_rms_norm_forward(input, delta, middle, layer.post_norm, config_.rms_norm_eps, normed2_base,
                                 rstd2);
   Tensor gate_up = rows(kept.gate_up, tokens);
-  layer.gate_up.forward(normed2, gate_up, dropout);
+  layer.gate_up.forward(weights_.use(layer.gate_up, &layer.down), normed2, gate_up, dropout);
 }
 
 void Decoder::down_forward(std::size_t index, const DevicePass& pass, const DropoutContext& dropout) {
@@ -336,7 +369,8 @@ void Decoder::down_forward(std::size_t index, const DevicePass& pass, const Drop
   Tensor base = activated.narrow(1, 0, config_.intermediate_size);
   kernels::swiglu_forward(rows(block(index).gate_up, pass.tokens()), base);
   Tensor delta = rows(work_.delta, pass.tokens());
-  down.forward(activated, delta, dropout);
+  const WideLinear* next = index + 1 < layers_.size() ? &layers_[index + 1].qkv : nullptr;
+  down.forward(weights_.use(down, next), activated, delta, dropout);
   if (down.columns() > 0) {
     rows(work_.down_columns[index], pass.tokens()).copy_(activated.narrow(1, down.in(), down.columns()));
   }
@@ -345,6 +379,7 @@ void Decoder::down_forward(std::size_t index, const DevicePass& pass, const Drop
 void Decoder::forward(const DevicePass& pass, const DropoutContext& dropout) {
   const std::int64_t tokens = pass.tokens();
   RT_CHECK(tokens > 0 && tokens <= capacity_, "a pass is larger than what was reserved");
+  weights_.begin();
   Tensor input = rows(work_.inputs.front(), tokens);
   kernels::embedding_forward(pass.ids, embedding_, input);
   if (config_.rope.type == RopeConfig::Type::dynamic) {
@@ -403,7 +438,8 @@ void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass,
 
   const Tensor attended = rows(kept.attended, tokens);
   Tensor dwide = matrix(work_.wide_gradients[0], tokens, layer.o.wide());
-  layer.o.backward(dresidual, dwide, true, dropout);
+  const bool first = index == 0;  // nothing below the first block is trained
+  layer.o.backward(weights_.use(layer.o, first ? nullptr : &layer.qkv), dresidual, dwide, true, dropout);
   side_.join();  // of gate and up, whose output gradient gives way to that of q, k and v
   aside(dropout, [&] {
     layer.o.accumulate_b(dresidual, attended.narrow(1, layer.o.in(), layer.o.columns()), layout_, gradient);
@@ -429,10 +465,14 @@ void Decoder::attention_half_backward(std::size_t index, const DevicePass& pass,
   kernels::qk_norm_rope_backward(dqk, qk_in, layer.q_norm, layer.k_norm, rope.cosines, rope.sines, rope.rows,
                                  shape, config_.qk_norm ? rows(kept.rstd_qk, tokens) : Tensor());
 
-  const bool first = index == 0;  // nothing below the first block is trained
   const Tensor normed = rows(kept.normed1, tokens);
   Tensor dnormed = matrix(work_.wide_gradients[1], tokens, layer.qkv.wide());
-  layer.qkv.backward(dqkv, dnormed, !first, dropout);
+  Tensor weight;
+  if (!first) {
+    const Layer& below = layers_[index - 1];
+    weight = weights_.use(layer.qkv, index <= last_sharing() ? &below.qkv : &below.down);
+  }
+  layer.qkv.backward(weight, dqkv, dnormed, !first, dropout);
   side_.join();  // of o, which reads the residual gradient
   aside(dropout, [&] {
     layer.qkv.accumulate_b(dqkv, normed.narrow(1, layer.qkv.in(), layer.qkv.columns()), layout_, gradient);
@@ -452,7 +492,7 @@ void Decoder::block_backward(std::size_t index, const DevicePass& pass, const Dr
   // Groups take turns with the two wide gradients, and what runs aside is waited for before anything that it
   // reads is written over.
   Tensor dactivated = matrix(work_.wide_gradients[0], tokens, layer.down.wide());
-  layer.down.backward(dresidual, dactivated, true, dropout);
+  layer.down.backward(weights_.use(layer.down, &layer.gate_up), dresidual, dactivated, true, dropout);
   Tensor dgate_up = matrix(work_.output_gradient, tokens, layer.gate_up.out());
   Tensor activated = rows(work_.activated, tokens).narrow(1, 0, config_.intermediate_size);
   side_.join();  // of q, k and v of the block above, whose output gradient gives way to that of gate and up
@@ -464,7 +504,7 @@ void Decoder::block_backward(std::size_t index, const DevicePass& pass, const Dr
   });
   const Tensor normed = rows(kept.normed2, tokens);
   Tensor dnormed = matrix(work_.wide_gradients[1], tokens, layer.gate_up.wide());
-  layer.gate_up.backward(dgate_up, dnormed, true, dropout);
+  layer.gate_up.backward(weights_.use(layer.gate_up, &layer.o), dgate_up, dnormed, true, dropout);
   side_.join();  // of down, which reads the residual gradient
   aside(dropout, [&] {
     layer.gate_up.accumulate_b(dgate_up, normed.narrow(1, layer.gate_up.in(), layer.gate_up.columns()),
@@ -482,10 +522,9 @@ void Decoder::forward_backward(const DevicePass& pass, const Tensor& step, const
   forward(pass, dropout);
   Tensor dresidual = rows(work_.residual_gradient, pass.tokens());
   head_backward(pass, dresidual, nll_sum);
-  const std::size_t last_sharing = layers_.size() - work_.blocks.size();
   for (std::size_t l = layers_.size(); l-- > 0;) {
     // Of the blocks that share their activations the last one's are still there.
-    if (l < last_sharing) {
+    if (l < last_sharing()) {
       side_.join();
       block_forward(l, Tensor(), pass, dropout);
     }

@@ -17,17 +17,26 @@
 #include "data/batch.hpp"
 #include "kernels/ops.hpp"
 #include "model/config.hpp"
+#include "model/decoded_weights.hpp"
 #include "model/lora.hpp"
 #include "model/side_stream.hpp"
 
 namespace ranktune::model {
 
-// A base tensor to be loaded: its name in the model folder and the (perhaps strided) view it goes to.
+// A base tensor to be loaded: its name in the model folder and the (perhaps strided) view it goes to, or the
+// 4-bit matrix that is made of it.
 struct WeightSlot {
   enum class Kind : std::uint8_t { matrix, norm, bias };
   std::string name;
-  Tensor destination;
+  Tensor destination;  // undefined where nf4 is the place
   Kind kind = Kind::matrix;
+  kernels::Nf4Matrix* nf4 = nullptr;
+
+  std::vector<std::int64_t> sizes() const;
+  // Bytes that the tensor takes here.
+  std::int64_t bytes() const;
+  // Takes values [sizes()] on the decoder's device, of any floating-point type; `type` is the decoder's.
+  void store(const Tensor& values, at::ScalarType type);
 };
 
 // Sizes of a pass as the device sees it. Padding is one more sequence of its own without targets, so it
@@ -83,7 +92,7 @@ class Decoder {
   const DecoderOptions& options() const { return options_; }
 
   // Every base tensor, in the order of the layers.
-  std::vector<WeightSlot> weight_slots() const;
+  std::vector<WeightSlot> weight_slots();
   // Where the trained matrices are read by the GEMMs; the views stay valid as long as the decoder.
   std::vector<kernels::Segment> segments() const;
 
@@ -156,9 +165,10 @@ class Decoder {
   void head_backward(const DevicePass& pass, Tensor& dresidual, Tensor& nll_sum);
   RopeTable rope_of(const DevicePass& pass) const;
   DropoutContext dropout_context(const DevicePass& pass, const Tensor& step) const;
+  // The last block that shares its activations; those before it are recomputed.
+  std::size_t last_sharing() const { return layers_.size() - work_.blocks.size(); }
   Activations& block(std::size_t layer) {
-    const std::size_t sharing = layers_.size() - work_.blocks.size();  // blocks in the first set, less one
-    return work_.blocks[layer <= sharing ? 0 : layer - sharing];
+    return work_.blocks[layer <= last_sharing() ? 0 : layer - last_sharing()];
   }
 
   ModelConfig config_;
@@ -166,7 +176,11 @@ class Decoder {
   DecoderOptions options_;
   FlatLayout layout_;
   Tensor embedding_, final_norm_, head_;
+  // With a 4-bit base on the GPU an embedding of its own stays in pinned host memory, of which embedding_ is
+  // the device's view: a pass reads a few rows.
+  Tensor host_embedding_;
   std::vector<Layer> layers_;
+  DecodedWeights weights_;
   RopeTable rope_;  // of all positions; undefined tensors with dynamic RoPE
   std::int64_t capacity_ = 0;
   Workspace work_;

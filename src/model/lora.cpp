@@ -4,6 +4,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 
@@ -20,9 +21,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 }
 
 std::string tensor_name(std::int64_t layer, Projection projection, bool is_a) {
-  const auto index = static_cast<std::size_t>(projection);
-  return "base_model.model.model.layers." + std::to_string(layer) + "." + kProjectionModules[index] + "." +
-         kProjectionNames[index] + (is_a ? ".lora_A.weight" : ".lora_B.weight");
+  return "base_model.model." + module_name(layer, projection) + (is_a ? ".lora_A.weight" : ".lora_B.weight");
 }
 
 std::size_t index_of(std::int64_t layer, Projection projection, bool is_a) {
@@ -43,6 +42,12 @@ void accumulate_product(const Tensor& gradient, const Tensor& a_transposed, cons
 
 double LoraConfig::scaling() const {
   return rslora ? alpha / std::sqrt(static_cast<double>(r)) : alpha / static_cast<double>(r);
+}
+
+std::string module_name(std::int64_t layer, Projection projection) {
+  const auto index = static_cast<std::size_t>(projection);
+  return "model.layers." + std::to_string(layer) + "." + kProjectionModules[index] + "." +
+         kProjectionNames[index];
 }
 
 std::pair<std::int64_t, std::int64_t> projection_shape(const ModelConfig& config, Projection projection) {
@@ -161,7 +166,23 @@ WideLinear::WideLinear(const ModelConfig& config, const LoraConfig& lora, std::i
     members_.push_back(member);
   }
   columns_ = round_up(adapted_ * rank_, options.device().is_cuda() ? 64 : 16);
-  weight_ = at::zeros({out_, in_ + columns_}, options);
+  const auto is_quantised = [&](const GroupMember& member) {
+    return config.four_bit && !config.not_quantised.contains(module_name(layer, member.projection));
+  };
+  if (std::any_of(members_.begin(), members_.end(), is_quantised)) {
+    b_ = at::zeros({out_, columns_}, options);
+    for (const GroupMember& member : members_) {
+      const bool yes = is_quantised(member);
+      quantised_.push_back(yes ? kernels::Nf4Matrix(member.out_rows, in_, options.device())
+                               : kernels::Nf4Matrix());
+      quantised_.back().rows = member.out_rows;
+      quantised_.back().columns = in_;
+      whole_.push_back(yes ? Tensor() : at::zeros({member.out_rows, in_}, options));
+    }
+  } else {
+    weight_ = at::zeros({out_, in_ + columns_}, options);
+    b_ = weight_.narrow(1, in_, columns_);
+  }
   a_ = at::zeros({columns_, in_}, options);
   if (projection_has_bias(config, projections.front())) bias_ = at::zeros({out_}, options);
 }
@@ -175,7 +196,22 @@ const GroupMember& WideLinear::member_of(Projection projection) const {
 
 Tensor WideLinear::base(Projection projection) const {
   const GroupMember& member = member_of(projection);
+  if (quantised()) return whole_[static_cast<std::size_t>(&member - members_.data())];
   return weight_.narrow(0, member.out_begin, member.out_rows).narrow(1, 0, in_);
+}
+
+kernels::Nf4Matrix* WideLinear::nf4(Projection projection) {
+  if (!quantised()) return nullptr;
+  auto& matrix = quantised_[static_cast<std::size_t>(&member_of(projection) - members_.data())];
+  return matrix.packed.defined() ? &matrix : nullptr;
+}
+
+void WideLinear::decode(Tensor& weight) const {
+  kernels::decode_nf4(quantised_, b_, weight);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (!whole_[i].defined()) continue;
+    weight.narrow(0, members_[i].out_begin, members_[i].out_rows).narrow(1, 0, in_).copy_(whole_[i]);
+  }
 }
 
 Tensor WideLinear::bias(Projection projection) const {
@@ -198,7 +234,7 @@ void WideLinear::append_segments(const FlatLayout& layout, std::vector<kernels::
     segments.push_back(
         {layout.find(layer_, member.projection, true).offset, a_.narrow(0, member.rank_begin, rank_)});
     segments.push_back({layout.find(layer_, member.projection, false).offset,
-                        columns_of(weight_.narrow(0, member.out_begin, member.out_rows), member)});
+                        b_.narrow(0, member.out_begin, member.out_rows).narrow(1, member.rank_begin, rank_)});
   }
 }
 
@@ -209,7 +245,8 @@ Tensor WideLinear::dropped(const Tensor& x, const GroupMember& member, const Dro
   return result;
 }
 
-void WideLinear::forward(const Tensor& x, Tensor& y, const DropoutContext& dropout) const {
+void WideLinear::forward(const Tensor& weight, const Tensor& x, Tensor& y,
+                         const DropoutContext& dropout) const {
   if (adapted_ > 0) {
     const Tensor base = x.narrow(1, 0, in_);
     Tensor all = x.narrow(1, in_, columns_);
@@ -228,19 +265,20 @@ void WideLinear::forward(const Tensor& x, Tensor& y, const DropoutContext& dropo
     }
   }
   if (bias_.defined()) {
-    at::addmm_out(y, bias_, x, weight_.t());  // on CUDA in the GEMM's epilogue
+    at::addmm_out(y, bias_, x, weight.t());  // on CUDA in the GEMM's epilogue
   } else {
-    at::mm_out(y, x, weight_.t());
+    at::mm_out(y, x, weight.t());
   }
 }
 
-void WideLinear::backward(const Tensor& dy, Tensor& dx, bool want_dx, const DropoutContext& dropout) const {
+void WideLinear::backward(const Tensor& weight, const Tensor& dy, Tensor& dx, bool want_dx,
+                          const DropoutContext& dropout) const {
   Tensor dc = dx.narrow(1, in_, columns_);
   if (!want_dx) {
-    if (adapted_ > 0) at::mm_out(dc, dy, weight_.narrow(1, in_, columns_));
+    if (adapted_ > 0) at::mm_out(dc, dy, b_);
     return;
   }
-  at::mm_out(dx, dy, weight_);
+  at::mm_out(dx, dy, weight);
   if (adapted_ == 0) return;
   Tensor dx_base = dx.narrow(1, 0, in_);
   if (dropout.p <= 0) {

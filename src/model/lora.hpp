@@ -3,7 +3,8 @@
 //
 // The projections that read the same input form a group (q, k, v; o; gate, up; down) and are one GEMM. A
 // group keeps
-//   weight [out, in + P]   base weight, then B of each adapted projection in its own rows and columns
+//   weight [out, in + P]   base weight, then B of each adapted projection in its own rows and columns; with a
+//                          4-bit base B alone is kept as [out, P] and the whole is decoded when it is used
 //   a      [P, in]         the A of each adapted projection stacked
 // and its input as [tokens, in + P], whose last P columns hold c = s * X A^T, so that Y = Xwide * weight^T is
 // the adapted output. Backward, with dY given: dXwide = dY * weight yields dX's base part and dc = dY B at
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/nf4.hpp"
 #include "kernels/ops.hpp"
 #include "model/config.hpp"
 
@@ -45,6 +47,9 @@ struct LoraConfig {
   double scaling() const;  // alpha / r, or alpha / sqrt(r)
   bool adapts(Projection projection) const { return targets[static_cast<std::size_t>(projection)]; }
 };
+
+// A projection's name in Transformers, for example model.layers.3.mlp.down_proj.
+std::string module_name(std::int64_t layer, Projection projection);
 
 // Shape [out, in] of a projection's base weight.
 std::pair<std::int64_t, std::int64_t> projection_shape(const ModelConfig& config, Projection projection);
@@ -120,17 +125,30 @@ class WideLinear {
   std::int64_t columns() const { return columns_; }     // P
   std::int64_t wide() const { return in_ + columns_; }  // row length of the input buffer
 
-  // Base weight rows of a member: a view [out_rows, in] to load into.
+  // Base weight rows of a member: a view [out_rows, in] to load into; undefined where nf4() is the place.
   Tensor base(Projection projection) const;
+  // The 4-bit base weight of a member, to be filled; null where it is kept whole.
+  kernels::Nf4Matrix* nf4(Projection projection);
+
+  // Whether the weight has to be decoded before each use.
+  bool quantised() const { return !quantised_.empty(); }
+  // [out, in + P] as it is kept; undefined where quantised().
+  const Tensor& weight() const { return weight_; }
+  // Writes it to `weight` [out, in + P].
+  void decode(Tensor& weight) const;
+
   // A view [out_rows] to load its bias into; undefined where the group has none.
   Tensor bias(Projection projection) const;
   // Destinations of this group's trained matrices.
   void append_segments(const FlatLayout& layout, std::vector<kernels::Segment>& segments) const;
 
+  // `weight` is weight() or what decode() wrote.
   // x: rows [T, in + P], the first `in` columns filled; fills the last P and writes y [T, out].
-  void forward(const Tensor& x, Tensor& y, const DropoutContext& dropout) const;
+  void forward(const Tensor& weight, const Tensor& x, Tensor& y, const DropoutContext& dropout) const;
   // dx: rows [T, in + P]; on return its first `in` columns are dX, unless !want_dx, its last P columns dc.
-  void backward(const Tensor& dy, Tensor& dx, bool want_dx, const DropoutContext& dropout) const;
+  // Without want_dx the weight is not read and may be undefined.
+  void backward(const Tensor& weight, const Tensor& dy, Tensor& dx, bool want_dx,
+                const DropoutContext& dropout) const;
   // Adds dB to the flat gradient. c: rows [T, P], the last columns of the forward's x.
   void accumulate_b(const Tensor& dy, const Tensor& c, const FlatLayout& layout,
                     const Tensor& gradient) const;
@@ -152,9 +170,12 @@ class WideLinear {
   std::int64_t columns_ = 0;
   double scaling_ = 1;
   std::vector<GroupMember> members_;
-  Tensor weight_;  // [out, in + P]
-  Tensor a_;       // [P, in]
-  Tensor bias_;    // [out], frozen; undefined: none
+  Tensor weight_;                              // [out, in + P]; undefined with a 4-bit base
+  Tensor b_;                                   // [out, P]: the last columns of weight_, or memory of its own
+  std::vector<kernels::Nf4Matrix> quantised_;  // one per member; empty: none is quantised
+  std::vector<Tensor> whole_;  // [out_rows, in] of the members that are not, beside those that are
+  Tensor a_;                   // [P, in]
+  Tensor bias_;                // [out], frozen; undefined: none
 };
 
 }  // namespace ranktune::model

@@ -6,8 +6,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "kernels/lora_init.hpp"
@@ -26,6 +30,74 @@ std::string shape_text(at::IntArrayRef shape) {
   std::string text = "[";
   for (const std::int64_t extent : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
   return text + "]";
+}
+
+// What bitsandbytes writes beside the codes of a 4-bit tensor, as JSON in a tensor of bytes.
+struct Nf4State {
+  double offset = 0;
+  at::ScalarType type = at::kBFloat16;  // what was quantised, and what decoding rounds to
+};
+const std::string kNf4State = ".quant_state.bitsandbytes__nf4";
+
+nlohmann::json nf4_state_of(const model::WeightFiles& files, const std::string& name) {
+  const auto bytes = files.view(name + kNf4State).bytes;
+  const auto* text = reinterpret_cast<const char*>(bytes.data());
+  auto object = nlohmann::json::parse(text, text + bytes.size(), nullptr, false);
+  if (!object.is_object()) throw UserError("tensor \"" + name + kNf4State + "\" is not a JSON object");
+  return object;
+}
+
+Nf4State read_nf4_state(const model::WeightFiles& files, const std::string& name) {
+  const nlohmann::json object = nf4_state_of(files, name);
+  static const std::map<std::string, at::ScalarType> types{
+      {"float32", at::kFloat}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}};
+  return {object.at("nested_offset").get<double>(), types.at(object.at("dtype").get<std::string>())};
+}
+
+// Throws UserError where the files do not hold the matrix as bitsandbytes writes it. Returns the names of all
+// tensors that belong to it.
+std::vector<std::string> check_nf4_files(const model::WeightFiles& files, const std::string& name,
+                                         const kernels::Nf4Matrix& matrix) {
+  const auto elements = [](const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); };
+  const std::vector<std::tuple<std::string, std::string, std::size_t>> parts{
+      {"", "U8", elements(matrix.packed)},
+      {".absmax", "U8", elements(matrix.absmax)},
+      {".nested_absmax", "F32", 4 * elements(matrix.nested_absmax)},
+      {".nested_quant_map", "F32", 4 * elements(matrix.absmax_map)},
+      {".quant_map", "F32", 4 * kernels::kNf4Values.size()}};
+  std::vector<std::string> names{name + kNf4State};
+  for (const auto& [part, dtype, bytes] : parts) {
+    const model::WeightView view = files.view(name + part);
+    if (view.dtype != dtype || view.bytes.size() != bytes) {
+      throw UserError(fmt::format(
+          "tensor \"{}{}\" has type {} and {} bytes, but 4-bit weights of {} need {} and {}", name, part,
+          view.dtype, view.bytes.size(), shape_text({matrix.rows, matrix.columns}), dtype, bytes));
+    }
+    names.push_back(name + part);
+  }
+  if (std::memcmp(files.view(name + ".quant_map").bytes.data(), kernels::kNf4Values.data(),
+                  sizeof(kernels::kNf4Values)) != 0) {
+    throw UserError("tensor \"" + name + ".quant_map\" holds other values than NF4's");
+  }
+  const nlohmann::json state = nf4_state_of(files, name);
+  const nlohmann::json wanted{{"quant_type", "nf4"},
+                              {"blocksize", kernels::kNf4Block},
+                              {"nested_blocksize", kernels::kNf4NestedBlock},
+                              {"nested_dtype", "float32"},
+                              {"shape", {matrix.rows, matrix.columns}}};
+  for (const auto& [key, value] : wanted.items()) {
+    if (!state.contains(key) || state.at(key) != value) {
+      throw UserError(fmt::format("tensor \"{}{}\" has {} = {}, but only {} can be read", name, kNf4State,
+                                  key, state.contains(key) ? state.at(key).dump() : "nothing", value.dump()));
+    }
+  }
+  const auto type = state.value("dtype", "");
+  if (!state.contains("nested_offset") || !state.at("nested_offset").is_number() ||
+      (type != "float32" && type != "float16" && type != "bfloat16")) {
+    throw UserError("tensor \"" + name + kNf4State +
+                    "\" lacks a number nested_offset or a floating-point dtype");
+  }
+  return names;
 }
 
 // Tensors of the layers that config.json says nothing of (biases, scales of quantised weights, more layers):
@@ -55,23 +127,36 @@ void refuse_untied_head(const model::ModelConfig& config, const model::WeightFil
 
 }  // namespace
 
+void find_whole_modules(model::ModelConfig& config, const model::WeightFiles& files) {
+  if (!config.prequantised) return;
+  constexpr std::string_view kEnd = ".weight";
+  for (const std::string& name : files.names()) {
+    if (name.ends_with(kEnd) && !files.contains(name + ".absmax"))
+      config.not_quantised.insert(name.substr(0, name.size() - kEnd.size()));
+  }
+}
+
 void check_weights(const model::ModelConfig& config, const model::WeightFiles& files) {
   model::DecoderOptions options;
   options.device = at::kMeta;
   options.max_positions = 1;
   model::LoraConfig none;
   none.targets.fill(false);
-  const model::Decoder shapes(config, none, options);  // on the meta device: shapes without memory
+  model::Decoder shapes(config, none, options);  // on the meta device: shapes without memory
   std::vector<std::string> problems;
   std::set<std::string> expected;
   for (const model::WeightSlot& slot : shapes.weight_slots()) {
     expected.insert(slot.name);
     try {
       const model::WeightView view = files.view(slot.name);
+      if (slot.nf4 != nullptr && config.prequantised) {
+        for (const std::string& part : check_nf4_files(files, slot.name, *slot.nf4)) expected.insert(part);
+        continue;
+      }
       scalar_type(view.dtype, slot.name);
-      if (slot.destination.sizes() != at::IntArrayRef(view.shape)) {
+      if (at::IntArrayRef(slot.sizes()) != at::IntArrayRef(view.shape)) {
         throw UserError("tensor \"" + slot.name + "\" has shape " + shape_text(view.shape) +
-                        ", but config.json asks for " + shape_text(slot.destination.sizes()));
+                        ", but config.json asks for " + shape_text(slot.sizes()));
       }
     } catch (const UserError& error) {
       problems.emplace_back(error.what());
@@ -89,10 +174,10 @@ void load_weights(model::Decoder& decoder, const model::WeightFiles& files,
   void* stream = device.is_cuda() ? static_cast<void*>(at::cuda::getCurrentCUDAStream().stream()) : nullptr;
   std::uint64_t loaded = 0;
   int index = 0;
-  for (model::WeightSlot& slot : decoder.weight_slots()) {
-    const model::WeightView view = files.view(slot.name);
-    const auto type = scalar_type(view.dtype, slot.name);
-    const int owner = index++ % communicator.world_size();
+  // A tensor of the files on the device of every rank.
+  const auto shared = [&](const std::string& name, int owner) {
+    const model::WeightView view = files.view(name);
+    const auto type = view.dtype == "U8" ? at::kByte : scalar_type(view.dtype, name);
     at::Tensor staging;
     if (owner == communicator.rank()) {
       staging = at::from_blob(const_cast<std::byte*>(view.bytes.data()), view.shape, type);
@@ -102,8 +187,26 @@ void load_weights(model::Decoder& decoder, const model::WeightFiles& files,
       staging = at::empty(view.shape, at::TensorOptions().dtype(type).device(device));
     }
     communicator.broadcast(staging.data_ptr(), view.bytes.size(), owner, stream);
-    slot.destination.copy_(staging);
     loaded += view.bytes.size();
+    return staging;
+  };
+  for (model::WeightSlot& slot : decoder.weight_slots()) {
+    const int owner = index++ % communicator.world_size();
+    if (slot.nf4 != nullptr && decoder.config().prequantised) {
+      kernels::Nf4Matrix& matrix = *slot.nf4;
+      const auto take = [&](at::Tensor& destination, const std::string& part) {
+        destination.copy_(shared(slot.name + part, owner).view(destination.sizes()));
+      };
+      take(matrix.packed, "");
+      take(matrix.absmax, ".absmax");
+      take(matrix.nested_absmax, ".nested_absmax");
+      take(matrix.absmax_map, ".nested_quant_map");
+      const Nf4State state = read_nf4_state(files, slot.name);
+      matrix.offset.fill_(state.offset);
+      matrix.rounded_to = state.type;
+    } else {
+      slot.store(shared(slot.name, owner), decoder.options().dtype);
+    }
     if (progress) progress(loaded);
   }
   communicator.synchronize(stream);
@@ -116,11 +219,18 @@ void fill_dummy_weights(model::Decoder& decoder, std::uint64_t seed, const LoadP
     if (slot.kind != model::WeightSlot::Kind::matrix) {  // as Transformers begins: norms 1, biases 0
       slot.destination.fill_(slot.kind == model::WeightSlot::Kind::norm ? 1.0 : 0.0);
     } else {
-      kernels::dummy_normal(slot.destination, static_cast<float>(decoder.config().initializer_range), seed,
-                            stream);
+      const auto deviation = static_cast<float>(decoder.config().initializer_range);
+      const model::DecoderOptions& options = decoder.options();
+      if (slot.nf4 == nullptr && slot.destination.device() == options.device) {
+        kernels::dummy_normal(slot.destination, deviation, seed, stream);
+      } else {
+        at::Tensor values = at::empty(slot.sizes(), at::TensorOptions(options.dtype).device(options.device));
+        kernels::dummy_normal(values, deviation, seed, stream);
+        slot.store(values, options.dtype);
+      }
     }
     ++stream;
-    filled += slot.destination.nbytes();
+    filled += static_cast<std::uint64_t>(slot.bytes());
     if (progress) progress(filled);
   }
 }

@@ -12,6 +12,9 @@
 
 namespace ranktune::train {
 
+// With weights that bitsandbytes quantised: enters the modules that the files hold whole.
+void find_whole_modules(model::ModelConfig& config, const model::WeightFiles& files);
+
 // Whether the files hold every tensor with the shape and a type that the model needs; nothing is read yet.
 // Throws UserError that names what is missing or does not fit.
 void check_weights(const model::ModelConfig& config, const model::WeightFiles& files);

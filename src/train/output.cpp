@@ -65,12 +65,13 @@ void save_adapter(const std::filesystem::path& folder, const exporting::Adapter&
   directory.commit();
 }
 
-void save_merged(const std::filesystem::path& folder, const model::Decoder& decoder, const at::Tensor& master,
+void save_merged(const std::filesystem::path& folder, model::Decoder& decoder, const at::Tensor& master,
                  const std::filesystem::path& model_folder) {
   std::vector<exporting::TensorEntry> entries;
   std::map<std::string, at::Tensor> bases;
   std::uint64_t bytes = 0;
   for (const model::WeightSlot& slot : decoder.weight_slots()) {
+    RT_CHECK(slot.nf4 == nullptr, "4-bit weights are not merged");
     entries.push_back({slot.name, "BF16", slot.destination.sizes().vec()});
     bases[slot.name] = slot.destination;
     bytes += entries.back().bytes();

@@ -19,7 +19,7 @@ void save_adapter(const std::filesystem::path& folder, const exporting::Adapter&
 // FOLDER with base + scaling * B A, added in fp32 and rounded once to bf16, in shards of 5 GB that
 // Transformers loads; config, generation config and tokenizer files are copied from `model_folder`. Holds one
 // tensor at a time on the host.
-void save_merged(const std::filesystem::path& folder, const model::Decoder& decoder, const at::Tensor& master,
+void save_merged(const std::filesystem::path& folder, model::Decoder& decoder, const at::Tensor& master,
                  const std::filesystem::path& model_folder);
 
 }  // namespace ranktune::train

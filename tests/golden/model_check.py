@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 
+import bitsandbytes
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 TEXTS = [
     "Below is an instruction that describes a task. Write a response that completes the request.\n\n### Instruction:\n"
@@ -30,6 +31,7 @@ TEXTS = [
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ODD = dict(hidden_size=96, intermediate_size=212, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3,
            head_dim=80, vocab_size=1003, max_position_embeddings=48)
+EVEN = dict(ODD, hidden_size=192, intermediate_size=320, head_dim=64)  # what NF4 needs: multiples of 64
 FIRST_POSITION = {4: 30}  # of the sample of this number; the others start at 0
 
 
@@ -56,6 +58,8 @@ CASES = {
     "qwen2": lambda: Qwen2Config(**ODD, tie_word_embeddings=True),
     "qwen2_window": lambda: Qwen2Config(**ODD, use_sliding_window=True, sliding_window=13, max_window_layers=1),
     "qwen3": lambda: Qwen3Config(**ODD),
+    "nf4": lambda: LlamaConfig(**EVEN, tie_word_embeddings=True),
+    "nf4_files": lambda: Qwen3Config(**EVEN),
     "qwen3_biases": lambda: Qwen3Config(**ODD, attention_bias=True, tie_word_embeddings=True),
 }
 
@@ -86,6 +90,52 @@ def rewrite_config(folder, case):
         del config["layer_types"]
     with open(path, "w") as file:
         json.dump(config, file)
+
+
+def round_absmax(weight, state):
+    """bitsandbytes' CPU code often misses the nearest code of an absmax by a place or two (0.50.2: one in 600)."""
+    absmax = weight.view(-1, 64).abs().amax(1) - state.offset
+    blocks = torch.nn.functional.pad(absmax, (0, -len(absmax) % 256)).view(-1, 256)
+    values = torch.cat([torch.tensor([-1.0]), state.state2.code[1:]])
+    nearest = torch.bucketize(blocks * (1 / state.state2.absmax).unsqueeze(1), (values[1:] + values[:-1]) / 2)
+    nearest = nearest.view(-1)[:len(absmax)].to(torch.uint8)
+    off = (values[nearest.long()] - values[state.absmax.long()]).abs()
+    assert off.max() < 0.02 and (off > 0).float().mean() < 0.03, f"absmax off by up to {off.max()}, {off.mean()} on average"
+    state.absmax = nearest
+
+
+def quantised(folder, target):
+    """Writes the model with the weights of bitsandbytes' decoder; what is not quantised stays as it is."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            codes, state = bitsandbytes.functional.quantize_4bit(module.weight.data, quant_type="nf4",
+                                                                 compress_statistics=True)
+            round_absmax(module.weight.data, state)
+            module.weight.data = bitsandbytes.functional.dequantize_4bit(codes, state)
+    model.save_pretrained(target)
+
+
+def quantised_files(folder, target, decoded):
+    """Has Transformers and bitsandbytes write a 4-bit model folder of bf16 weights, and beside it what they decode to."""
+    how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                             llm_int8_skip_modules=["lm_head", "model.layers.1.mlp.up_proj"])
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, quantization_config=how, device_map="cpu")
+    model.save_pretrained(target)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    found = dict(model.named_modules())
+    count = 0
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            module = found[name.rpartition(".")[0]]
+            weight = getattr(module, name.rpartition(".")[2])
+            if isinstance(module, bitsandbytes.nn.Linear4bit):
+                weight = bitsandbytes.functional.dequantize_4bit(weight.data, weight.quant_state)
+                assert weight.dtype == torch.bfloat16
+                count += 1
+            parameter.copy_(weight.float())
+    assert count == 3 * 7 - 1, count
+    plain.save_pretrained(decoded)
 
 
 def write_adapter(base, folder, case):
@@ -147,12 +197,20 @@ def check(probe, case, work):
     samples = [(ids, FIRST_POSITION.get(i, 0)) for i, ids in enumerate(samples)]
     with open(os.path.join(work, "samples.json"), "w") as file:
         json.dump([{"ids": ids, "first_position": first} for ids, first in samples], file)
-    want_logits, want_nll, want_gradients = reference(folder, adapter, samples)
+    judged, four_bits = folder, []
+    if case == "nf4":
+        judged, four_bits = os.path.join(work, "decoded"), ["4bit"]
+        quantised(folder, judged)
+    if case == "nf4_files":
+        original, folder, judged = folder, os.path.join(work, "quantised"), os.path.join(work, "decoded")
+        quantised_files(original, folder, judged)
+    want_logits, want_nll, want_gradients = reference(judged, adapter, samples)
     scale = max(g.abs().max() for g in want_gradients.values())
     bound = 1e-4 if parameters > 50_000_000 else 2e-5
     for mode in ("keep", "recompute"):
         out = os.path.join(work, f"{mode}.safetensors")
-        subprocess.run([probe, folder, adapter, os.path.join(work, "samples.json"), out, "cpu", "float32", mode],
+        subprocess.run([probe, folder, adapter, os.path.join(work, "samples.json"), out, "cpu", "float32", mode,
+                        *four_bits],
                        check=True)
         got = load_file(out)
         assert set(got) - {"logits", "nll_sum"} == set(want_gradients), "not the same trained matrices"

@@ -1,5 +1,5 @@
 // Runs one forward and backward pass and writes what came out, for comparison with Transformers and PEFT:
-//   model_probe MODEL_FOLDER ADAPTER_FOLDER SAMPLES.json OUT.safetensors [DEVICE [DTYPE [RECOMPUTE]]]
+//   model_probe MODEL_FOLDER ADAPTER_FOLDER SAMPLES.json OUT.safetensors [DEVICE [DTYPE [RECOMPUTE [4bit]]]]
 // SAMPLES.json: a list of {"ids": [token ids], "first_position": 0}, laid end to end as one pass. OUT: logits
 // [tokens, vocab], nll_sum [1], and the gradient of the sum of the token NLLs for each trained matrix under
 // PEFT's name.
@@ -46,7 +46,10 @@ void run(const std::vector<std::string>& arguments) {
   const bool recompute = arguments.size() > 6 && arguments[6] == "recompute";
 
   const exporting::Adapter adapter = exporting::read_adapter(arguments[1]);
-  const model::ModelConfig config = model::read_model_config(arguments[0]);
+  model::ModelConfig config = model::read_model_config(arguments[0]);
+  const model::WeightFiles files(arguments[0]);
+  if (arguments.size() > 7 && arguments[7] == "4bit") model::quantise_to_four_bits(config, arguments[0]);
+  train::find_whole_modules(config, files);
   data::TokenStore store;
   std::vector<std::int64_t> samples;
   std::vector<std::int32_t> first_positions;
@@ -70,7 +73,6 @@ void run(const std::vector<std::string>& arguments) {
   const cluster::Session session;
   const auto communicator = options.device.is_cuda() ? cluster::make_nccl_communicator(session)
                                                      : cluster::make_mpi_communicator(session);
-  const model::WeightFiles files(arguments[0]);
   train::check_weights(config, files);
   train::load_weights(decoder, files, *communicator, {});
 
@@ -114,8 +116,9 @@ void run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   if (argc < 5) {
-    std::fputs("usage: model_probe MODEL ADAPTER SAMPLES.json OUT.safetensors [DEVICE [DTYPE [recompute]]]\n",
-               stderr);
+    std::fputs(
+        "usage: model_probe MODEL ADAPTER SAMPLES.json OUT.safetensors [DEVICE [DTYPE [recompute [4bit]]]]\n",
+        stderr);
     return 2;
   }
   try {

@@ -173,7 +173,7 @@ class Inputs(harness.RunTest):
 
     def test_what_this_version_cannot_do(self):
         """Refused, never ignored: each flag has a sentence of its own."""
-        switches = ["load_in_4bit", "load_in_8bit", "full_finetuning", "use_dora", "push_model", "save_gguf"]
+        switches = ["load_in_8bit", "full_finetuning", "use_dora", "push_model", "save_gguf"]
         values = {"optim": "lion_8bit", "report_to": "tensorboard", "bias": "all", "lr_scheduler_type": "polynomial",
                   "dtype": "float16", "save_method": "merged_4bit", "target_modules": "embed_tokens",
                   "loftq_config": "{}", "quantization": "q4_k_m", "hub_path": "me/mine"}

@@ -83,5 +83,25 @@ class Layouts(harness.RunTest):
         self.assertEqual(sorted(in_file_order[:43]), sorted(first))
 
 
+class FourBits(Layouts):
+    """QLoRA: the same quantised base on every rank, whoever read the tensor."""
+    config = harness.llama_config(hidden_size=64, intermediate_size=128, head_dim=16)
+
+    test_dropout_does_not_depend_on_the_layout = test_three_ranks = None
+
+    def test_ranks_and_accumulation_can_be_traded(self):
+        reference = self.run_layout(1, 4, load_in_4bit=True)
+        self.assert_same_training(reference, self.run_layout(2, 2, load_in_4bit=True, use_gradient_checkpointing="true"))
+        whole = harness.steps(self.run_layout(1, 4))["loss"][0]
+        first = harness.steps(reference)["loss"][0]
+        self.assertNotAlmostEqual(first, whole, delta=1e-6, msg="4 bits have to change something")
+
+    def test_what_does_not_fit_is_refused(self):
+        model = self.folder / "uneven"
+        harness.make_model(model, harness.llama_config())
+        done = self.train(1, self.new_output(), expect=2, model_name=model, load_in_4bit=True)
+        self.assertIn("hidden_size = 48 is not a multiple of 64, which 4-bit weights need", done.sentences()[0])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, get_linear_schedule_with_warmup
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, get_linear_schedule_with_warmup
 
 import harness
 
@@ -20,14 +20,19 @@ def prompt(row, eos):
             f"\n\n    ### Response:\n    {row['output']}{eos}")
 
 
-def reference_curve(model_folder, adapter_folder, rows, steps, window, longest, learning_rate):
+def reference_curve(model_folder, adapter_folder, rows, steps, window, longest, learning_rate, four_bits=False):
     """Losses, gradient norms, target tokens, learning rates of each step, and the adapter at the end; fp32, eager attention.
 
     The loss of the logits is taken in float64: PyTorch's fp32 log_softmax is off by 3e-6 of the loss over a vocabulary of
     49,152."""
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    base = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="eager")
+    how = {}
+    if four_bits:
+        how = {"device_map": "cpu", "quantization_config": BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.float32)}
+    base = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="eager", **how)
     model = PeftModel.from_pretrained(base, adapter_folder, is_trainable=True)
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -58,17 +63,18 @@ class CurveTest(harness.RunTest):
     """The program on two ranks, each with half of a step's samples, beside the reference. Rows have to be whole windows, so
     that epochs follow each other as the reference takes them."""
 
-    def curves(self, model, adapter, data, rows, steps, window, longest, learning_rate):
+    def curves(self, model, adapter, data, rows, steps, window, longest, learning_rate, four_bits=False):
         """/train/steps, the reference's curve, and the largest relative difference of the final A and B."""
         output = self.new_output()
         began = time.monotonic()
         job = self.start(2, output, model_name=model, dataset=data, init_adapter=adapter, shuffle=False, max_steps=steps,
                          gradient_accumulation_steps=window // 2, learning_rate=learning_rate, max_seq_length=longest,
-                         warmup_steps=WARMUP, r=None, lora_alpha=None)
+                         warmup_steps=WARMUP, r=None, lora_alpha=None, **({"load_in_4bit": True} if four_bits else {}))
         done = job.finish(limit=120 + 10 * steps)
         self.assertEqual(done.code, 0, done)
         ours = time.monotonic() - began
-        expected, weights = reference_curve(model, adapter, rows, steps, window, longest, learning_rate)
+        expected, weights = reference_curve(model, adapter, rows, steps, window, longest, learning_rate,
+                                            four_bits)
         print(f"ranktune {ours:.0f} s, Transformers + PEFT {time.monotonic() - began - ours:.0f} s", flush=True)
         found = harness.steps(output)
         self.assertEqual(len(found), steps)

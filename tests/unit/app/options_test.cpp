@@ -167,13 +167,12 @@ TEST(TrainOptions, TypingErrorsSuggestTheNearestFlag) {
 
 TEST(TrainOptions, AllProblemsComeTogether) {
   const ParseResult result = parse_train_options({"--lerning_rate", "1e-4", "--r", "0", "--seed", "x",
-                                                  "--load_in_4bit", "--output_dir", "--max_steps=-3"});
+                                                  "--load_in_8bit", "--output_dir", "--max_steps=-3"});
   EXPECT_EQ(result.problems.size(), 6U);
 }
 
 TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
-  const std::vector<Arguments> refused = {{"--load_in_4bit"},
-                                          {"--load_in_8bit"},
+  const std::vector<Arguments> refused = {{"--load_in_8bit"},
                                           {"--load_in_16bit"},
                                           {"--full_finetuning", "True"},
                                           {"--use_dora"},
@@ -285,7 +284,7 @@ TEST(ConfigFile, ProblemsNameTheLine) {
       "seed = 2\n"
       "save_path = \"open\n"
       "config = other.conf\n"
-      "load_in_4bit = true\n");
+      "load_in_8bit = true\n");
   const ParseResult result = parse_train_options({"--config", file.path()});
   const std::vector<std::string> wanted = {
       ":2: unknown option 'lerning_rate'; did you mean 'learning_rate'?",
@@ -294,7 +293,7 @@ TEST(ConfigFile, ProblemsNameTheLine) {
       ":6: 'save_path = \"open' is not of the form name = value",
       ":7: config cannot be set in a config file: name the file on the command line",
       ":1: r must be a whole number from 1 to 4096, not '0'",
-      ":8: load_in_4bit is not available in this version: leave it out to keep the base weights in bfloat16"};
+      ":8: load_in_8bit is not available in this version: leave it out to keep the base weights in bfloat16"};
   ASSERT_EQ(result.problems.size(), wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(result.problems[i], file.path() + wanted[i]);
 }

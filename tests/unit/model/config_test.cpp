@@ -185,6 +185,8 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotUnderstand) {
       {"per_layer_config", {{"1", {{"sliding_window", 8}}}}},
       {"auto_map", {{"AutoModelForCausalLM", "modeling_own.OwnForCausalLM"}}},
       {"quantization_config", json::object({{"bits", 4}})},
+      {"quantization_config", {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}}},
+      {"quantization_config", {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}}},
       {"num_key_value_heads", 3},
       {"vocab_size", -1},
       {"hidden_size", "big"},

@@ -121,13 +121,13 @@ TEST(WideLinear, WhatABufferHeldBeforeDoesNotMatter) {
     const Tensor x = poisoned({tokens, group.wide()});
     x.narrow(1, 0, group.in()).fill_(1);
     Tensor y = poisoned({tokens, group.out()});
-    group.forward(x, y, dropout);
+    group.forward(group.weight(), x, y, dropout);
     EXPECT_TRUE(y.isfinite().all().item<bool>()) << "dropout " << p;
     for (const bool want_dx : {true, false}) {
       const Tensor gradient = at::zeros({layout.elements}, fp32);
       Tensor dx = poisoned({tokens, group.wide()});
       const Tensor dy = at::ones({tokens, group.out()}, fp32);
-      group.backward(dy, dx, want_dx, dropout);
+      group.backward(group.weight(), dy, dx, want_dx, dropout);
       group.accumulate_b(dy, x.narrow(1, group.in(), group.columns()), layout, gradient);
       group.accumulate_a(x, dx, layout, gradient, dropout);
       EXPECT_TRUE(gradient.isfinite().all().item<bool>()) << "dropout " << p;
