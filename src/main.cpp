@@ -92,6 +92,7 @@ int report(const std::vector<std::string>& arguments) {
     std::puts(app::report_help().c_str());
     return 0;
   }
+  cluster::release_signals();
   return app::run_report(command);
 }
 

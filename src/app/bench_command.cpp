@@ -140,7 +140,8 @@ void BenchRun::prepare() {
 train::BenchWork BenchRun::work_of(const std::string& workload) {
   if (const auto shape = fixed_shape(workload))
     return train::fixed_work(shape->first, shape->second, bench_.steps, inputs_.model.vocab_size);
-  const data::TokenizeOptions how = tokenize_options(options_, inputs_.records, session_.allowed_cpus());
+  const data::TokenizeOptions how =
+      tokenize_options(options_, inputs_.model_folder, inputs_.records, session_.allowed_cpus());
   train::BenchWork work;
   work.name = "rows";
   work.store =

@@ -90,10 +90,21 @@ std::vector<Flag> data_flags() {
        .group = group,
        .member = &Options::prompt_template,
        .value_name = "FORM|FILE",
-       .help =
-           "Text made of an alpaca row: unsloth (as its command line writes it), alpaca (Stanford's "
-           "original), or a file with {instruction}, {input} and {output}. auto is unsloth, and for other "
-           "formats the text as it is."},
+       .help = "Text made of an alpaca row: unsloth (as its command line writes it), alpaca (Stanford's "
+               "original), chat (a user's and an assistant's turn by the chat template), or a file with "
+               "{instruction}, {input} and {output}. auto is unsloth, for messages and conversations chat, "
+               "and for "
+               "other formats the text as it is."},
+      {.name = "chat_template",
+       .group = group,
+       .member = &Options::chat_template,
+       .value_name = "FILE",
+       .help = "A chat template (Jinja2) in the place of the model's own. Python with Jinja2 renders it."},
+      {.name = "chat_date",
+       .group = group,
+       .member = &Options::chat_date,
+       .value_name = "YYYY-MM-DD",
+       .help = "The date for chat templates that write one; without it they are refused."},
       {.name = "train_on_responses_only",
        .group = group,
        .member = &Options::train_on_responses_only,
@@ -118,20 +129,19 @@ std::vector<Flag> data_flags() {
        .group = group,
        .member = &Options::raw_text_file,
        .value_name = "FILE",
-       .help = "Train on plain text (not in this version).",
-       .refusal = "give --dataset a JSON or JSONL file with instruction, input and output"},
+       .help = "Train on a file of plain text in the place of --dataset, in chunks that overlap."},
       {.name = "chunk_size",
        .group = group,
        .member = &Options::chunk_size,
        .value_name = "N",
-       .help = "Tokens in a chunk of --raw_text_file (not in this version).",
-       .refusal = "it belongs to --raw_text_file, leave both out"},
+       .help = "Tokens in a chunk of --raw_text_file, at most --max_seq_length.",
+       .limits = {1, kMostTokens}},
       {.name = "stride",
        .group = group,
        .member = &Options::stride,
        .value_name = "N",
-       .help = "Overlap of the chunks of --raw_text_file (not in this version).",
-       .refusal = "it belongs to --raw_text_file, leave both out"},
+       .help = "Tokens that a chunk of --raw_text_file has in common with the next one.",
+       .limits = {0, kMostTokens}},
   };
 }
 
@@ -453,6 +463,14 @@ std::vector<Flag> run_flags() {
        .help = "Checkpoint and end with code 85 after this time: seconds or [D-]HH:MM:SS.",
        .limits = {1, 1e9},
        .is_duration = true},
+      {.name = "show_sample",
+       .group = group,
+       .member = &Options::show_sample,
+       .value_name = "N",
+       .help = "Print the first N samples as training would see them, text and tokens with the targets "
+               "marked, and "
+               "end without training.",
+       .limits = {1, kMostSamples}},
       {.name = "allow_shared_gpu",
        .group = group,
        .member = &Options::allow_shared_gpu,

@@ -14,9 +14,11 @@
 #include "app/flags_text.hpp"
 #include "app/inputs.hpp"
 #include "app/phases.hpp"
+#include "base/child_process.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/file.hpp"
+#include "data/chat.hpp"
 
 namespace ranktune::app {
 namespace {
@@ -41,8 +43,9 @@ po::options_description description() {
 }
 
 bool is_generate_flag(const Flag& flag) {
-  constexpr std::string_view kNames[] = {"model_name", "dtype",  "load_format",      "prompt_template",
-                                         "seed",       "device", "allow_shared_gpu", "config"};
+  constexpr std::string_view kNames[] = {
+      "model_name", "dtype", "load_in_4bit", "load_format",      "prompt_template", "chat_template",
+      "chat_date",  "seed",  "device",       "allow_shared_gpu", "config"};
   return std::find(std::begin(kNames), std::end(kNames), flag.name) != std::end(kNames);
 }
 
@@ -132,13 +135,27 @@ std::vector<std::string> prompts_of(const GenerateCommand& command) {
   return prompts;
 }
 
-std::vector<std::int32_t> ids_of(const GenerateCommand& command, const data::Tokenizer& tokenizer,
+// The conversation up to where the template has the answer start.
+std::string chat_prompt(const data::ChatTemplate& chat, const data::Row& row) {
+  data::ChatRendering how;
+  how.python = python_program();
+  how.spans = true;
+  const auto rendered = data::parse_rendered(data::render_chats({&row, 1}, chat, how), 0, 1).front();
+  RT_CHECK(!rendered.responses.empty(), "a turn of the assistant is a response");
+  return rendered.text.substr(0, rendered.responses.front().begin);
+}
+
+std::vector<std::int32_t> ids_of(const GenerateCommand& command, const Inputs& inputs,
                                  const std::string& prompt) {
-  const data::PromptForm form = command.raw ? data::PromptForm(data::PromptTemplate::plain)
-                                            : prompt_form_of(command.options, data::RowFormat::alpaca);
+  const data::Tokenizer& tokenizer = *inputs.tokenizer;
+  const data::PromptForm form =
+      command.raw ? data::PromptForm(data::PromptTemplate::plain)
+                  : prompt_form_of(command.options, data::RowFormat::alpaca, inputs.model_folder);
   data::Row row;
   row.instruction = prompt;
   row.input = command.input;
+  // A chat template writes the special tokens itself.
+  if (form.form == data::PromptTemplate::chat) return tokenizer.encode(chat_prompt(form.chat, row), false);
   const auto own = tokenizer.encode(data::render_prompt(form, row), false);
   // What the tokenizer puts before a text is there in training too; what it puts behind one comes later.
   auto ids = tokenizer.encode("");
@@ -216,7 +233,7 @@ void GenerateRun::check() {
   prompts_ = prompts_of(command_);
   options_.max_seq_length = 0;
   for (const std::string& prompt : prompts_) {
-    ids_.push_back(ids_of(command_, *inputs_.tokenizer, prompt));
+    ids_.push_back(ids_of(command_, inputs_, prompt));
     const auto length = static_cast<std::int64_t>(ids_.back().size()) + command_.max_new_tokens;
     options_.max_seq_length = std::max(options_.max_seq_length, length);
   }

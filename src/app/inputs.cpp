@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 
+#include "base/child_process.hpp"
 #include "base/error.hpp"
+#include "data/chat.hpp"
 #include "data/hub.hpp"
 #include "train/gguf.hpp"
 #include "train/loading.hpp"
@@ -99,44 +102,52 @@ data::Records read_dataset(const TrainOptions& options, const std::string& datas
 
 }  // namespace
 
-data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format) {
+data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format,
+                                const std::filesystem::path& model_folder) {
   using data::PromptTemplate;
+  using data::RowFormat;
   const std::string& asked = options.prompt_template;
-  const bool is_alpaca = format == data::RowFormat::alpaca;
   const std::string_view name = data::format_name(format);
-  if (format == data::RowFormat::messages || format == data::RowFormat::conversations) {
+  const bool is_alpaca = format == RowFormat::alpaca;
+  const bool is_chat = format == RowFormat::messages || format == RowFormat::conversations;
+  const bool is_text = format == RowFormat::text || format == RowFormat::raw_text;
+  if (options.train_on_responses_only && is_text) {
     throw UserError(
-        fmt::format("rows of the format {} need a chat template, and this version renders none; "
-                    "write them as prompt and completion",
-                    name));
+        fmt::format("--train_on_responses_only needs rows with responses, and {} has none; leave it out",
+                    format == RowFormat::text ? "the format text" : "--raw_text_file"));
   }
-  if (options.train_on_responses_only && format == data::RowFormat::text) {
-    throw UserError(
-        "--train_on_responses_only needs rows with responses, and rows of the format text have none; leave "
-        "it out");
+  if (is_chat ? asked == "auto" || asked == "chat" : asked == "chat" && !is_text) {
+    data::PromptForm form = PromptTemplate::chat;
+    if (!model_folder.empty()) form.chat = data::read_chat_template(model_folder, options.chat_template);
+    form.chat.date = options.chat_date.value_or("");
+    return form;
   }
   if (asked == "auto") return is_alpaca ? PromptTemplate::unsloth : PromptTemplate::plain;
   if (!is_alpaca) {
-    throw UserError(
-        fmt::format("--prompt_template {} is for rows with instruction and output, not for the format {}; "
-                    "leave it out",
-                    asked, name));
+    throw UserError(fmt::format(
+        "--prompt_template {} is for rows with {}, not for the format {}; leave it out", asked,
+        asked == "chat" ? "turns or with an instruction and its output" : "instruction and output", name));
   }
   if (asked == "unsloth") return PromptTemplate::unsloth;
   if (asked == "alpaca") return PromptTemplate::alpaca;
   std::error_code ignored;
   if (!std::filesystem::exists(asked, ignored)) {
     throw UserError(fmt::format(
-        "--prompt_template must be auto, unsloth, alpaca or a file, and there is no file '{}'", asked));
+        "--prompt_template must be auto, unsloth, alpaca, chat or a file, and there is no file '{}'", asked));
   }
   return data::read_prompt_file(asked);
 }
 
-data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
-                                       int threads) {
+data::TokenizeOptions tokenize_options(const TrainOptions& options, const std::filesystem::path& model_folder,
+                                       const data::Records& records, int threads) {
   data::TokenizeOptions how;
-  how.prompt_template = prompt_form_of(options, records.format);
+  how.prompt_template = prompt_form_of(options, records.format, model_folder);
+  how.python = python_program();
   how.responses_only = options.train_on_responses_only;
+  if (records.format == data::RowFormat::raw_text) {
+    how.chunk_size = options.chunk_size;
+    how.stride = options.stride;
+  }
   how.max_seq_length = options.max_seq_length;
   how.threads = threads;
   return how;
@@ -182,16 +193,29 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
       });
     }
   }
-  passes(problems, [&] {
+  bool is_chat = false;
+  const auto check_prompt = [&](data::RowFormat format) {
+    const auto form = prompt_form_of(options, format, inputs.model_folder).form;
+    is_chat = is_chat || form == data::PromptTemplate::chat;
+  };
+  const bool rows_good = passes(problems, [&] {
     if (options.dataset.empty()) return;
-    inputs.records = read_dataset(options, options.dataset, options.dataset_limit.value_or(0));
-    prompt_form_of(options, inputs.records.format);
+    inputs.records = options.raw_text_file
+                         ? data::read_raw_text(*options.raw_text_file)
+                         : read_dataset(options, options.dataset, options.dataset_limit.value_or(0));
+    check_prompt(inputs.records.format);
   });
   if (options.eval_dataset) {
     passes(problems, [&] {
       inputs.eval_records = read_dataset(options, *options.eval_dataset, 0);
-      prompt_form_of(options, inputs.eval_records.format);
+      check_prompt(inputs.eval_records.format);
     });
+  }
+  if (rows_good && !is_chat && (options.chat_template || options.chat_date)) {
+    problems.push_back(
+        fmt::format("--{} is for rows that a chat template writes, and there are none; leave it out, or give "
+                    "--prompt_template chat",
+                    options.chat_template ? "chat_template" : "chat_date"));
   }
   inputs.adapter = adapter_of_options(options);
   if (options.init_adapter) {

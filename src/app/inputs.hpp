@@ -37,12 +37,14 @@ Inputs check_inputs(const TrainOptions& options, std::vector<std::string>& probl
 
 model::LoraConfig lora_config(const exporting::AdapterConfig& adapter);
 
-// The prompt of the dataset's rows. Throws UserError where --prompt_template is not for their format.
-data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format);
+// The prompt of the dataset's rows; a chat template is the model's, if it has a folder. Throws UserError
+// where --prompt_template is not for their format.
+data::PromptForm prompt_form_of(const TrainOptions& options, data::RowFormat format,
+                                const std::filesystem::path& model_folder);
 
 // How rows become tokens. Throws UserError as prompt_form_of does.
-data::TokenizeOptions tokenize_options(const TrainOptions& options, const data::Records& records,
-                                       int threads);
+data::TokenizeOptions tokenize_options(const TrainOptions& options, const std::filesystem::path& model_folder,
+                                       const data::Records& records, int threads);
 
 // Tokens of a pack with --packing, else 0.
 std::int64_t pack_length_of(const TrainOptions& options);

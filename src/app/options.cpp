@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -107,9 +108,55 @@ void settle_export(const TrainOptions& options, std::vector<std::string>& proble
   }
 }
 
+// Plain text in the place of rows, or rows.
+void settle_raw_text(TrainOptions& options, std::vector<std::string>& problems) {
+  if (!options.raw_text_file) {
+    for (const char* flag : {"chunk_size", "stride"}) {
+      if (!options.is_explicit(flag)) continue;
+      problems.push_back(
+          fmt::format("--{} is about chunks of --raw_text_file: give that too, or leave it out", flag));
+    }
+    return;
+  }
+  for (const char* flag : {"dataset", "dataset_format", "dataset_limit"}) {
+    if (!options.is_explicit(flag)) continue;
+    problems.push_back(fmt::format(
+        "--{} is about rows, and --raw_text_file is trained on in their place: give one of them", flag));
+  }
+  options.dataset = *options.raw_text_file;
+  if (options.stride >= options.chunk_size) {
+    problems.push_back(
+        fmt::format("--stride {} leaves a chunk nothing new: it must be less than --chunk_size, {}",
+                    options.stride, options.chunk_size));
+  }
+  if (options.chunk_size > options.max_seq_length) {
+    problems.push_back(
+        fmt::format("--chunk_size {} is more than --max_seq_length, {}: make one of them fit the other",
+                    options.chunk_size, options.max_seq_length));
+  }
+}
+
+// YYYY-MM-DD, of a day that exists.
+bool is_date(std::string_view text) {
+  if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
+  const auto year = parse_integer(std::string(text.substr(0, 4)));
+  const auto month = parse_integer(std::string(text.substr(5, 2)));
+  const auto day = parse_integer(std::string(text.substr(8)));
+  if (!year || !month || !day || *year < 1 || *month < 1 || *day < 1) return false;
+  return std::chrono::year_month_day(std::chrono::year(static_cast<int>(*year)),
+                                     std::chrono::month(static_cast<unsigned>(*month)),
+                                     std::chrono::day(static_cast<unsigned>(*day)))
+      .ok();
+}
+
 // What one flag says about another.
 void settle(TrainOptions& options, std::vector<std::string>& problems) {
   if (options.dtype == "none") options.dtype = "auto";
+  if (options.chat_date && !is_date(*options.chat_date)) {
+    problems.push_back(
+        fmt::format("--chat_date must be a day as in 2024-07-26, not '{}'", *options.chat_date));
+  }
+  settle_raw_text(options, problems);
   settle_evaluation(options, problems);
   settle_export(options, problems);
   if (options.device == "cpu" && options.dtype == "bfloat16") {
@@ -215,9 +262,10 @@ ParseResult parse_eval_options(const std::vector<std::string>& arguments) {
     result.problems.emplace_back(
         "ranktune eval needs something to evaluate: give --eval_dataset, or --dataset with --eval_split");
   }
-  if (options.eval_dataset && options.is_explicit("dataset")) {
-    result.problems.emplace_back(
-        "--dataset is not read where --eval_dataset says what to evaluate: leave one of them out");
+  if (options.eval_dataset && (options.is_explicit("dataset") || options.raw_text_file)) {
+    result.problems.push_back(
+        fmt::format("--{} is not read where --eval_dataset says what to evaluate: leave one of them out",
+                    options.raw_text_file ? "raw_text_file" : "dataset"));
   }
   if (options.eval_dataset || !options.eval_split) options.dataset.clear();
   return result;

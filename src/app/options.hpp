@@ -28,17 +28,20 @@ struct TrainOptions {
   std::string load_format = "auto";  // auto, dummy (seeded random weights from config.json alone)
 
   // Data Options
-  std::string dataset = "yahma/alpaca-cleaned";  // files, folders, Hub names, commas between
-  std::string dataset_format = "auto";           // auto, or a data::RowFormat by its name
-  std::optional<std::int64_t> dataset_limit;     // rows; none: all
-  std::string prompt_template = "auto";          // auto, unsloth, alpaca, or a file
+  std::string dataset =
+      "yahma/alpaca-cleaned";           // files, folders, Hub names, commas between; raw_text_file if given
+  std::string dataset_format = "auto";  // auto, or a data::RowFormat by its name
+  std::optional<std::int64_t> dataset_limit;  // rows; none: all
+  std::string prompt_template = "auto";       // auto, unsloth, alpaca, chat, or a file
+  std::optional<std::string> chat_template;   // file; none: the model's own
+  std::optional<std::string> chat_date;       // YYYY-MM-DD
   bool train_on_responses_only = false;
   std::optional<std::string> eval_dataset;  // as dataset
   std::optional<double> eval_split;         // held out of dataset: a fraction below 1, or a number of samples
   bool shuffle = true;
-  std::optional<std::string> raw_text_file;
-  std::int64_t chunk_size = 2048;
-  std::int64_t stride = 512;
+  std::optional<std::string> raw_text_file;  // plain text, in the place of rows
+  std::int64_t chunk_size = 2048;            // tokens of raw_text_file in a sample
+  std::int64_t stride = 512;                 // of them in the next one too
 
   // LoRA Options
   std::int64_t r = 16;
@@ -96,9 +99,10 @@ struct TrainOptions {
   std::optional<std::string> hub_token;
 
   // Run Options
-  std::string device = "auto";           // auto, cuda, cpu
-  std::string resume = "never";          // never, auto, or the path of a checkpoint
-  std::optional<std::int64_t> max_time;  // seconds
+  std::string device = "auto";              // auto, cuda, cpu
+  std::string resume = "never";             // never, auto, or the path of a checkpoint
+  std::optional<std::int64_t> max_time;     // seconds
+  std::optional<std::int64_t> show_sample;  // show so many, and do not train
   bool allow_shared_gpu = false;
   std::optional<std::string> config;
 

@@ -23,15 +23,16 @@ int choose_threads(const cluster::Session& session) {
   return at::get_num_threads();
 }
 
-data::TokenStore tokenise(const Phases& run, const data::Tokenizer& tokenizer, data::Records& records,
+data::TokenStore tokenise(const Phases& run, const Inputs& inputs, data::Records& records,
                           const std::string& phase, std::string& key) {
   const TrainOptions& options = run.options;
-  const data::TokenizeOptions how = tokenize_options(options, records, run.session.allowed_cpus());
-  key = data::token_cache_key(records, tokenizer, how);
+  const data::TokenizeOptions how =
+      tokenize_options(options, inputs.model_folder, records, run.session.allowed_cpus());
+  key = data::token_cache_key(records, *inputs.tokenizer, how);
   const auto rows = static_cast<std::int64_t>(records.rows.size());
   run.display.begin(phase, "rows");
   auto result = train::tokenised_dataset(
-      run.session, records, tokenizer, how,
+      run.session, records, *inputs.tokenizer, how,
       cache_directory(std::filesystem::path(options.output_dir) / ".cache"), [&](std::int64_t done) {
         run.watchdog.progress();
         run.signals.poll();
@@ -98,7 +99,7 @@ Samples read_samples(const Phases& run, Inputs& inputs) {
   Samples samples;
   const auto read = [&](data::Records& records, const std::string& name, const char* phase,
                         const char* purpose, std::string& key) {
-    data::TokenStore store = tokenise(run, *inputs.tokenizer, records, phase, key);
+    data::TokenStore store = tokenise(run, inputs, records, phase, key);
     run.session.together("counting the samples", [&] {
       if (store.samples() > 0) return;
       throw UserError(

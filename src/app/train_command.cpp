@@ -15,6 +15,7 @@
 #include "app/phases.hpp"
 #include "app/run_directory.hpp"
 #include "app/run_record.hpp"
+#include "app/show_sample.hpp"
 #include "app/train_display.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
@@ -57,6 +58,7 @@ class TrainRun {
 
  private:
   void check();
+  int show_samples();
   void open_directory();
   void choose_device_and_communicator();
   void read_dataset();
@@ -108,9 +110,29 @@ void TrainRun::check() {
   session_.together("checking the input", [&] {
     std::vector<std::string> problems;
     inputs_ = check_inputs(options_, problems);
-    if (session_.is_root()) check_directories(options_, problems);
+    if (session_.is_root() && !options_.show_sample) check_directories(options_, problems);
     if (!problems.empty()) throw UserError(problems);
   });
+}
+
+// --show_sample: those of the first epoch in their order. Nothing is written but the token cache.
+int TrainRun::show_samples() {
+  read_dataset();
+  if (session_.is_root()) {
+    const data::SampleOrder order(store_, global_batch(), static_cast<std::uint64_t>(options_.seed),
+                                  options_.shuffle, pack_length_of(options_));
+    const data::SampleOrder::Epoch epoch = order.packs(0);
+    std::int64_t number = 0;
+    for (std::int64_t slot = 0; slot < epoch.slots() && number < *options_.show_sample; ++slot) {
+      for (auto i = epoch.starts[slot]; i < epoch.starts[slot + 1] && number < *options_.show_sample; ++i) {
+        const std::string pack = options_.packing ? fmt::format(", in pack {}", slot + 1) : "";
+        display_.note(fmt::format("\nsample {} of {}{}: {}", ++number, store_.samples(), pack,
+                                  sample_table(store_, epoch.samples[i], *inputs_.tokenizer)));
+      }
+    }
+  }
+  watchdog_.stop();
+  return 0;
 }
 
 void TrainRun::open_directory() {
@@ -313,6 +335,7 @@ void TrainRun::finish(cluster::StopReason reason) {
 int TrainRun::run() {
   const c10::InferenceMode no_autograd;
   check();
+  if (options_.show_sample) return show_samples();
   open_directory();
   choose_device_and_communicator();
   read_dataset();

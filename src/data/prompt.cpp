@@ -96,6 +96,8 @@ std::string render_prompt(const PromptForm& form, const Row& row) {
       return row.instruction;
     case PromptTemplate::file:
       return fill(std::string_view(form.text).substr(0, form.text.find(kOutput)), row);
+    case PromptTemplate::chat:
+      break;  // not by us
   }
   throw Failure("unknown prompt template " + std::to_string(static_cast<int>(form.form)));
 }

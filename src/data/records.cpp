@@ -34,6 +34,7 @@ constexpr FormatFacts kFormats[] = {
     {RowFormat::text, "text", R"("text")"},
     {RowFormat::messages, "messages", R"("messages", each with "role" and "content")"},
     {RowFormat::conversations, "conversations", R"("conversations", each with "from" and "value")"},
+    {RowFormat::raw_text, "raw text", ""},  // a name that is no choice of --dataset_format
 };
 
 const FormatFacts& facts_of(RowFormat format) {
@@ -97,42 +98,76 @@ std::string text_column(const RowSource& source, const char* column, bool requir
 }
 
 // ShareGPT's names of who speaks, as the role that chat templates know.
-std::string role_of_speaker(std::string_view from) {
-  if (from == "human") return "user";
-  if (from == "gpt" || from == "chatgpt") return "assistant";
-  return std::string(from);
+std::optional<std::string> role_of_speaker(std::string_view from) {
+  if (from == "human" || from == "user") return "user";
+  if (from == "gpt" || from == "chatgpt" || from == "assistant") return "assistant";
+  if (from == "system") return "system";
+  return std::nullopt;
 }
 
-std::vector<Message> message_column(const RowSource& source, const char* column, const char* role_key,
-                                    const char* content_key) {
+// One message of a row, checked.
+class MessageSource {
+ public:
+  MessageSource(const RowSource& source, const char* column, std::size_t number, Json& item)
+      : source_(source), column_(column), number_(number), item_(item) {
+    if (!item.is_object()) fail(fmt::format("must be an object, but is {}", found_instead(item)));
+    // Nothing that the model should see is left out in silence.
+    for (const char* other : {"tool_calls", "function_call"}) {
+      if (item.contains(other) && !item[other].is_null()) {
+        fail(fmt::format("has \"{}\", and tools are not supported; leave such rows out", other));
+      }
+    }
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    json_error(source_.place, fmt::format("message {} of \"{}\" {}", number_, column_, what));
+  }
+  const std::string& text(const char* key) const {
+    const auto value = item_.find(key);
+    if (value == item_.end()) fail(fmt::format("has no \"{}\"; keys found: {}", key, columns_of(item_)));
+    if (!value->is_string())
+      fail(fmt::format("must have a string as \"{}\", but has {}", key, found_instead(*value)));
+    return value->get_ref<const std::string&>();
+  }
+  // {"from", "value"} as {"role", "content"}.
+  Json said() const {
+    const std::string& from = text("from");
+    const auto role = role_of_speaker(from);
+    if (!role) {
+      fail(fmt::format("is from {}; known are human, user, gpt, chatgpt, assistant and system",
+                       quoted_name(from)));
+    }
+    return {{"role", *role}, {"content", text("value")}};
+  }
+
+ private:
+  const RowSource& source_;
+  const char* column_;
+  std::size_t number_;
+  Json& item_;
+};
+
+// The messages of a column, each a role and a content, with what else they hold if they came in that form.
+Json message_column(const RowSource& source, const char* column, bool may_be_sharegpt) {
   const auto found = source.row.find(column);
   if (found == source.row.end()) fail_missing(source, column);
   if (!found->is_array() || found->empty()) {
     json_error(source.place, fmt::format("column \"{}\" must be an array of messages, but is {}", column,
                                          found->is_array() ? "an empty one" : found_instead(*found)));
   }
-  std::vector<Message> messages;
+  const Json tools = source.row.value("tools", Json());
+  if ((tools.is_structured() && !tools.empty()) || (tools.is_string() && tools != "")) {
+    json_error(source.place, "the row has \"tools\", which are not supported; leave such rows out");
+  }
+  Json messages = Json::array();
   for (Json& item : *found) {
-    const auto fail = [&](const std::string& what) {
-      json_error(source.place, fmt::format("message {} of \"{}\" {}", messages.size() + 1, column, what));
-    };
-    if (!item.is_object()) fail(fmt::format("must be an object, but is {}", found_instead(item)));
-    // Said in the template's words only, so that nothing which the model should see is lost in silence.
-    for (const char* other : {"tool_calls", "function_call"}) {
-      if (item.contains(other) && !item[other].is_null()) {
-        fail(fmt::format("has \"{}\", and tools are not supported; leave such rows out", other));
-      }
+    const MessageSource message(source, column, messages.size() + 1, item);
+    if (may_be_sharegpt && !item.contains("role")) {
+      messages.push_back(message.said());
+      continue;
     }
-    const auto text = [&](const char* key) {
-      const auto value = item.find(key);
-      if (value == item.end()) fail(fmt::format("has no \"{}\"; keys found: {}", key, columns_of(item)));
-      if (!value->is_string())
-        fail(fmt::format("must have a string as \"{}\", but has {}", key, found_instead(*value)));
-      return std::move(value->get_ref<std::string&>());
-    };
-    Message message{text(role_key), {}};
-    message.content = text(content_key);
-    messages.push_back(std::move(message));
+    message.text("role");
+    message.text("content");
+    messages.push_back(std::move(item));
   }
   return messages;
 }
@@ -167,6 +202,31 @@ Json parse_object(const JsonPlace& at, const JsonSpan& span) {
   return row;
 }
 
+// The value of `key` in the object that the span holds; of several the last, as JSON parsers do.
+std::optional<JsonSpan> member(std::string_view file, const JsonSpan& object, std::string_view key) {
+  JsonScanner scanner(file, object);
+  std::optional<JsonSpan> found;
+  if (!scanner.accept('{') || scanner.accept('}')) return found;
+  do {
+    if (scanner.peek() != '"') scanner.fail_expected("a key");
+    const auto name = scanner.value().text;
+    if (!scanner.accept(':')) scanner.fail_expected("':' after the key");
+    const auto value = scanner.value();
+    if (name.substr(1, name.size() - 2) == key) found = value;
+  } while (scanner.accept(','));
+  if (!scanner.accept('}')) scanner.fail_expected("',' or '}' after the value");
+  return found;
+}
+
+// The column as it stands in the row, on one line: a template may write the keys of a message in their order.
+std::string column_text(const JsonPlace& place, const JsonSpan& span, const char* column, const Json& value) {
+  const auto found = member(place.file, span, column);
+  std::string text = found ? std::string(found->text) : value.dump();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::replace(text.begin(), text.end(), '\r', ' ');
+  return text;
+}
+
 // The format whose columns the row has. Of several the one that says most: a dataset with "instruction" may
 // have a ready-made "text" as well, one with "messages" its first "prompt".
 RowFormat recognise(const JsonPlace& place, const Json& row) {
@@ -180,6 +240,7 @@ RowFormat recognise(const JsonPlace& place, const Json& row) {
   if (has("prompt")) return RowFormat::prompt_completion;
   std::string known;
   for (const FormatFacts& facts : kFormats) {
+    if (facts.format == RowFormat::raw_text) continue;
     known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", facts.name, facts.columns);
   }
   json_error(place, fmt::format("no known format; columns found: {}; known are {}", columns_of(row), known));
@@ -199,19 +260,23 @@ Row parse_row(const JsonPlace& place, const JsonSpan& span, RowFormat format) {
       row.instruction = text_column(source, "prompt");
       row.output = text_column(source, "completion");
       break;
+    case RowFormat::raw_text:
+      throw Failure("plain text has no rows");
     case RowFormat::text:
       row.output = text_column(source, "text");
       break;
     case RowFormat::messages:
-      row.messages = message_column(source, "messages", "role", "content");
+      row.messages = column_text(place, span, "messages", message_column(source, "messages", false));
       break;
-    case RowFormat::conversations:
-      row.messages = message_column(source, "conversations", "from", "value");
-      for (Message& message : row.messages) message.role = role_of_speaker(message.role);
+    case RowFormat::conversations: {
+      Json messages = message_column(source, "conversations", true);
       if (std::string system = text_column(source, "system", false); !system.empty()) {
-        row.messages.insert(row.messages.begin(), Message{"system", std::move(system)});
+        const Json message = {{"role", "system"}, {"content", std::move(system)}};
+        messages.insert(messages.begin(), message);
       }
+      row.messages = messages.dump();
       break;
+    }
   }
   return row;
 }
@@ -247,22 +312,6 @@ std::vector<JsonSpan> array_rows(JsonScanner& scanner) {
   if (!scanner.accept(']')) scanner.fail_expected("',' or ']' after the row");
   scanner.set_row(0);
   return rows;
-}
-
-// The value of `key` in the object that the span holds; of several the last, as JSON parsers do.
-std::optional<JsonSpan> member(std::string_view file, const JsonSpan& object, std::string_view key) {
-  JsonScanner scanner(file, object);
-  std::optional<JsonSpan> found;
-  if (!scanner.accept('{') || scanner.accept('}')) return found;
-  do {
-    if (scanner.peek() != '"') scanner.fail_expected("a key");
-    const auto name = scanner.value().text;
-    if (!scanner.accept(':')) scanner.fail_expected("':' after the key");
-    const auto value = scanner.value();
-    if (name.substr(1, name.size() - 2) == key) found = value;
-  } while (scanner.accept(','));
-  if (!scanner.accept('}')) scanner.fail_expected("',' or '}' after the value");
-  return found;
 }
 
 // JSON Lines: one value a line; empty lines are skipped.
@@ -319,15 +368,20 @@ void check_text(std::string_view file, std::string_view text) {
   }
 }
 
+// The text of a file, which holds some, without a byte order mark.
+std::string_view checked_text(std::string_view file, std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  check_text(file, text);
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) json_error({file}, "is empty");
+  return text;
+}
+
 // Appends the rows of one file; the first row of all decides the format, unless it is given.
 void read_rows(const fs::path& path, const ReadOptions& options, std::optional<RowFormat>& format,
                Records& records) {
   const std::string content = read_data_file(path);
   const std::string file = path.string();
-  std::string_view text = content;
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  check_text(file, text);
-  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) json_error({file}, "is empty");
+  const std::string_view text = checked_text(file, content);
   auto spans = find_rows(path, file, text);
   if (spans.empty()) json_error({file}, "holds no rows");
   if (options.limit > 0) {
@@ -367,6 +421,29 @@ Records read_records(const std::vector<fs::path>& sources, const ReadOptions& op
   }
   if (records.rows.empty()) throw UserError("no dataset is named");
   records.format = *format;
+  return records;
+}
+
+Records read_raw_text(const fs::path& path) {
+  const auto extension = data_extension(path);
+  for (const char* rows : {".json", ".jsonl", ".csv", ".parquet"}) {
+    if (extension == rows) {
+      throw UserError(
+          fmt::format("{} is not plain text but rows; give JSON rows to --dataset", path.string()));
+    }
+  }
+  const std::string content = read_data_file(path);
+  Records records;
+  records.format = RowFormat::raw_text;
+  records.digest = content_hash(content);
+  std::string& text = records.rows.emplace_back().output;
+  for (const char c : checked_text(path.string(), content)) {
+    // \r\n and \r alone are line ends too.
+    if (c == '\n' && text.ends_with('\r')) text.pop_back();
+    if (text.ends_with('\r')) text.back() = '\n';
+    text += c;
+  }
+  if (text.ends_with('\r')) text.back() = '\n';
   return records;
 }
 

@@ -1,4 +1,4 @@
-// Rows of a dataset: JSON arrays or JSON Lines, in one of five formats.
+// Rows of a dataset: JSON arrays or JSON Lines, in one of five formats, and plain text.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,20 @@ enum class RowFormat {
   prompt_completion,  // "prompt", "completion"
   text,               // "text"
   messages,           // "messages": [{"role", "content"}, ...]
-  conversations       // ShareGPT: "conversations": [{"from", "value"}, ...], perhaps "system"
+  conversations,      // ShareGPT: "conversations": [{"from", "value"}, ...], perhaps "system"
+  raw_text            // no rows: read_raw_text
 };
 // As --dataset_format has it.
 std::string_view format_name(RowFormat format);
 std::optional<RowFormat> parse_format(std::string_view name);
 
-struct Message {
-  std::string role;  // system, user, assistant, or another one that the chat template knows
-  std::string content;
-};
-
 struct Row {
-  std::string instruction{};        // alpaca; the prompt of a completion
-  std::string input{};              // alpaca; may be empty
-  std::string output{};             // alpaca; the completion; the text
-  std::vector<Message> messages{};  // messages and conversations
+  std::string instruction{};  // alpaca; the prompt of a completion
+  std::string input{};        // alpaca; may be empty
+  std::string output{};       // alpaca; the completion; the text
+  // messages and conversations: a JSON array of objects with the strings "role" and "content", and whatever
+  // else the rows of the format messages have for the chat template.
+  std::string messages{};
 };
 
 struct Records {
@@ -51,5 +49,9 @@ struct ReadOptions {
 // missing column (naming the columns found); with file and line for invalid UTF-8; and for Parquet or no rows
 // at all.
 Records read_records(const std::vector<std::filesystem::path>& sources, const ReadOptions& options = {});
+
+// A file of plain text, plain or compressed, as one row with the text as its output; line ends are made \n.
+// Throws UserError for what is no text, and for JSON and CSV.
+Records read_raw_text(const std::filesystem::path& path);
 
 }  // namespace ranktune::data

@@ -45,6 +45,11 @@ TokenStore hold_out(TokenStore& store, std::int64_t count, std::uint64_t seed);
 
 struct TokenizeOptions {
   PromptForm prompt_template = PromptTemplate::unsloth;
+  std::string python = "python3";  // renders chat templates
+  // Tokens of a chunk of plain text, at most max_seq_length, and how many of them the next one repeats; 0: a
+  // row is one sample.
+  std::int64_t chunk_size = 0;
+  std::int64_t stride = 0;
   bool responses_only = false;  // targets are the tokens of which some part is in a response
   std::int64_t max_seq_length = 2048;
   int threads = 1;
@@ -54,9 +59,16 @@ struct TokenizeOptions {
 };
 
 // Rows [begin, end): rendered, encoded with the post-processor's special tokens, EOS text at the end,
-// truncated at max_seq_length. The ids are those of the whole text, whatever its responses are. The result
-// does not depend on `threads`. Throws UserError.
+// truncated at max_seq_length. With a chunk_size each row's text is encoded as a whole without the
+// post-processor's tokens and cut into overlapping chunks; EOS follows a chunk if there is room. The ids are
+// those of the whole text, whatever its responses are. The result does not depend on `threads`. Throws
+// UserError.
 TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+// The same for texts that are whole, as chat templates write them: nothing is added to them. `first_row`
+// counts texts.
+TokenStore tokenize(std::span<const TrainingText> texts, const Tokenizer& tokenizer,
+                    const TokenizeOptions& options);
 
 // Key of the token cache: everything the ids depend on.
 std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,

@@ -67,11 +67,13 @@ std::vector<std::uint8_t> response_mask(const Tokenizer& tokenizer, std::span<co
   return mask;
 }
 
-void append_text(TokenStore& store, const TrainingText& text, const Tokenizer& tokenizer,
-                 const TokenizeOptions& options) {
-  auto ids = tokenizer.encode(text.text);
+void append_text(TokenStore& store, const TrainingText& text, bool add_special_tokens,
+                 const Tokenizer& tokenizer, const TokenizeOptions& options) {
+  auto ids = tokenizer.encode(text.text, add_special_tokens);
   std::vector<std::uint8_t> mask;
-  if (options.responses_only) mask = response_mask(tokenizer, ids, text, tokenizer.added_before());
+  if (options.responses_only) {
+    mask = response_mask(tokenizer, ids, text, add_special_tokens ? tokenizer.added_before() : 0);
+  }
   if (std::cmp_greater(ids.size(), options.max_seq_length)) {
     ids.resize(static_cast<std::size_t>(options.max_seq_length));
     mask.resize(std::min(mask.size(), ids.size()));
@@ -86,6 +88,35 @@ void append_text(TokenStore& store, const TrainingText& text, const Tokenizer& t
   store.add(ids, mask);
 }
 
+// What tells one way of making texts from another.
+std::string prompt_identity(const PromptForm& form, const Tokenizer& tokenizer) {
+  if (form.form == PromptTemplate::chat) {
+    return fmt::format("chat {} {} {}", content_hash(form.chat.text), form.chat.variables, form.chat.date);
+  }
+  // By what it renders, both with and without an input.
+  const std::string_view eos = required_eos(tokenizer);
+  return render_text(form, {"instruction", "input", "output"}, eos).text +
+         render_text(form, {"instruction", "", "output"}, eos).text;
+}
+
+// As Unsloth's RawTextDataLoader does it; but it lets the trainer cut an EOS off that has no room.
+void append_chunks(TokenStore& store, std::string_view text, const Tokenizer& tokenizer,
+                   const TokenizeOptions& options) {
+  const std::vector<std::int32_t> ids = tokenizer.encode(text, false);
+  const auto eos = tokenizer.token_id(required_eos(tokenizer));
+  RT_CHECK(eos.has_value(), "eos_token is a token");
+  const auto size = static_cast<std::size_t>(options.chunk_size);
+  const auto step = size - static_cast<std::size_t>(options.stride);
+  for (std::size_t begin = 0; begin < ids.size(); begin += step) {
+    const std::size_t end = std::min(begin + size, ids.size());
+    std::vector<std::int32_t> chunk(ids.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    ids.begin() + static_cast<std::ptrdiff_t>(end));
+    if (std::cmp_less(chunk.size(), options.max_seq_length)) chunk.push_back(*eos);
+    store.add(chunk, {});
+    if (end == ids.size()) break;
+  }
+}
+
 // Gathers the blocks in row order.
 TokenStore joined(const std::vector<TokenStore>& parts) {
   TokenStore whole;
@@ -96,24 +127,23 @@ TokenStore joined(const std::vector<TokenStore>& parts) {
   return whole;
 }
 
-}  // namespace
-
-TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options) {
+// `append(store, i)` adds sample i of `count`.
+TokenStore tokenize_all(std::size_t count, const TokenizeOptions& options,
+                        const std::function<void(TokenStore&, std::size_t)>& append) {
   if (options.max_seq_length < 2) {
     throw UserError(fmt::format("max_seq_length {} leaves no token to predict; it must be at least 2",
                                 options.max_seq_length));
   }
-  const std::string& eos = required_eos(tokenizer);
   ParallelOptions parallel;
   parallel.threads = static_cast<std::size_t>(std::max(options.threads, 1));
   if (options.progress) {
     parallel.progress = [&](std::size_t done) { options.progress(static_cast<std::int64_t>(done)); };
   }
-  std::vector<TokenStore> parts(block_count(rows.size(), parallel));
-  for_each_block(rows.size(), parallel, [&](std::size_t block, std::size_t begin, std::size_t end) {
+  std::vector<TokenStore> parts(block_count(count, parallel));
+  for_each_block(count, parallel, [&](std::size_t block, std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
       try {
-        append_text(parts[block], render_text(options.prompt_template, rows[i], eos), tokenizer, options);
+        append(parts[block], i);
       } catch (const UserError& error) {
         throw UserError(fmt::format("dataset row {} cannot be tokenised: {}",
                                     options.first_row + static_cast<std::int64_t>(i) + 1, error.what()));
@@ -123,18 +153,39 @@ TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const
   return joined(parts);
 }
 
+}  // namespace
+
+TokenStore tokenize(std::span<const Row> rows, const Tokenizer& tokenizer, const TokenizeOptions& options) {
+  if (options.chunk_size > 0) {
+    RT_CHECK(options.stride >= 0 && options.stride < options.chunk_size &&
+                 options.chunk_size <= options.max_seq_length,
+             "chunks go on, and fit");
+    return tokenize_all(rows.size(), options, [&](TokenStore& store, std::size_t i) {
+      append_chunks(store, rows[i].output, tokenizer, options);
+    });
+  }
+  const std::string& eos = required_eos(tokenizer);
+  return tokenize_all(rows.size(), options, [&](TokenStore& store, std::size_t i) {
+    append_text(store, render_text(options.prompt_template, rows[i], eos), true, tokenizer, options);
+  });
+}
+
+TokenStore tokenize(std::span<const TrainingText> texts, const Tokenizer& tokenizer,
+                    const TokenizeOptions& options) {
+  return tokenize_all(texts.size(), options, [&](TokenStore& store, std::size_t i) {
+    append_text(store, texts[i], false, tokenizer, options);
+  });
+}
+
 std::string token_cache_key(const Records& records, const Tokenizer& tokenizer,
                             const TokenizeOptions& options) {
   // Counted up when the same text and tokenizer would give other ids than before.
   constexpr int kRecipe = 1;
-  // The prompt counts by what it renders, both with and without an input.
-  const std::string_view eos = required_eos(tokenizer);
-  const std::string prompts =
-      render_text(options.prompt_template, {"instruction", "input", "output"}, eos).text +
-      render_text(options.prompt_template, {"instruction", "", "output"}, eos).text;
-  return content_hash(fmt::format("{}\n{}\n{} {}\n{}\n{} {}\n{}", kRecipe, records.digest,
-                                  format_name(records.format), records.rows.size(), tokenizer.digest(),
-                                  options.max_seq_length, options.responses_only, prompts));
+  return content_hash(
+      fmt::format("{}\n{}\n{} {}\n{}\n{} {}\n{}", kRecipe, records.digest, format_name(records.format),
+                  records.rows.size(), tokenizer.digest(), options.max_seq_length, options.responses_only,
+                  options.chunk_size > 0 ? fmt::format("chunks {} {}", options.chunk_size, options.stride)
+                                         : prompt_identity(options.prompt_template, tokenizer)));
 }
 
 }  // namespace ranktune::data

@@ -18,9 +18,9 @@ struct DatasetResult {
   std::string warning;  // why the cache could not be written, if so
 };
 
-// Collective. Every rank tokenises its share of the rows; one rank of each node writes the cache. `progress`
-// is called with the number of rows done out of all rows (estimated from this rank's share) and may throw to
-// stop.
+// Collective. Every rank tokenises its share of the rows; one rank of each node writes the cache. Where a
+// chat template makes the texts, rank 0 has all of them rendered first. `progress` is called with the number
+// of rows done out of all rows (estimated from this rank's share) and may throw to stop.
 DatasetResult tokenised_dataset(const cluster::Session& session, const data::Records& records,
                                 const data::Tokenizer& tokenizer, const data::TokenizeOptions& options,
                                 const std::filesystem::path& cache,

@@ -61,6 +61,27 @@ class Formats(harness.RunTest):
         form.write_text(alpaca_text({"instruction": "{instruction}", "input": "{input}"}) + "{output}\n")
         self.assertEqual(self.loss(self.data, prompt_template=form, train_on_responses_only=True)[:2], (loss, targets))
 
+    def test_plain_text(self):
+        """Chunks as rows of text have them, which the program gives their EOS in its turn."""
+        from tokenizers import Tokenizer
+        tokenizer = Tokenizer.from_file(str(self.model / "tokenizer.json"))
+        text = "\n\n".join(row["output"] for row in self.alpaca)
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        (self.folder / "book.txt").write_text(text)
+        chunks = [ids[begin:begin + 20] for begin in range(0, len(ids) - 5, 15)]
+        self.assertGreater(len(chunks), 4)
+        flags = {"dataset": None, "raw_text_file": self.folder / "book.txt", "chunk_size": 20, "stride": 5}
+        shown = self.train(2, self.new_output(), show_sample=1000, shuffle=False, **flags).output
+        found = [[]]
+        for line in shown.splitlines():
+            if line.startswith("sample "):
+                found.append([])
+            fields = line.replace("*", " ", 1).split(maxsplit=2)
+            if len(fields) == 3 and fields[0].isdigit() and fields[1].isdigit():
+                found[-1].append(int(fields[1]))
+        self.assertEqual(found[1:], [chunk + [tokenizer.token_to_id("<|end|>")] for chunk in chunks])
+        self.train(2, self.new_output(), max_steps=1, **flags)
+
     def test_a_template_for_other_rows_is_refused(self):
         texts = self.file("only.json", [{"text": "a"}])
         done = self.start(2, self.new_output(), dataset=texts, prompt_template="alpaca").finish()

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -317,6 +318,7 @@ class RunTest(unittest.TestCase):
         variables = {name: value for name, value in os.environ.items()
                      if not name.startswith(("SLURM", "OMPI_", "PMIX_", "HF_", "HUGGINGFACE"))}
         variables.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1",
+                         RANKTUNE_PYTHON=sys.executable,
                          RANKTUNE_CACHE=str(self.folder / "cache"), HF_HOME=str(self.folder / "huggingface"))
         variables.update(more)
         return variables
@@ -328,8 +330,8 @@ class RunTest(unittest.TestCase):
         words.update(flags)
         return ["train", *flags_of(words)]
 
-    def start(self, ranks, output, **flags):
-        job = Job(ranks, self.words(output, **flags), self.environment(), self.folder)
+    def start(self, ranks, output, environment=None, **flags):
+        job = Job(ranks, self.words(output, **flags), environment or self.environment(), self.folder)
         self.addCleanup(job.close)
         return job
 

@@ -176,7 +176,7 @@ class Inputs(harness.RunTest):
         switches = ["load_in_8bit", "full_finetuning", "use_dora", "push_model"]
         values = {"optim": "lion_8bit", "report_to": "tensorboard", "bias": "all", "lr_scheduler_type": "polynomial",
                   "dtype": "float16", "save_method": "merged_4bit", "target_modules": "embed_tokens",
-                  "raw_text_file": "book.txt", "loftq_config": "{}", "quantization": "q4_k_m", "hub_path": "me/mine"}
+                  "loftq_config": "{}", "quantization": "q4_k_m", "hub_path": "me/mine"}
         flags = {**dict.fromkeys(switches, True), **values}
         done = self.refused(sentences=len(flags), save_gguf=True, **flags)
         for flag in flags:

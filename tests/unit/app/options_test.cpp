@@ -183,9 +183,6 @@ TEST(TrainOptions, WhatCannotBeHonouredIsRefused) {
                                           {"--push_gguf"},
                                           {"--hub_path", "me/model"},
                                           {"--hub_token", "secret"},
-                                          {"--raw_text_file", "a.txt"},
-                                          {"--chunk_size", "2048"},
-                                          {"--stride", "512"},
                                           {"--report_to", "wandb"},
                                           {"--optim", "lion_8bit"},
                                           {"--dtype", "float16"},
@@ -376,11 +373,14 @@ TEST(Help, NamesEveryFlag) {
                            "max_tokens_per_pass",
                            "load_format",
                            "prompt_template",
+                           "chat_template",
+                           "chat_date",
                            "dataset_format",
                            "dataset_limit",
                            "train_on_responses_only",
                            "allow_shared_gpu",
                            "max_time",
+                           "show_sample",
                            "config",
                            "help",
                            "version"}) {
@@ -410,7 +410,31 @@ TEST(Json, HoldsEveryOption) {
   EXPECT_EQ(json.at("shuffle"), true);
   EXPECT_EQ(json.at("target_modules"), nlohmann::json::array({"q_proj"}));
   EXPECT_TRUE(json.at("warmup_ratio").is_null());
-  EXPECT_EQ(json.size(), 65U) << "a new option? count it here";
+  EXPECT_EQ(json.size(), 68U) << "a new option? count it here";
+}
+
+TEST(RawText, TakesThePlaceOfRows) {
+  EXPECT_EQ(parsed({"--raw_text_file", "a.txt"}).dataset, "a.txt");
+  EXPECT_EQ(parsed({"--raw_text_file", "a.txt", "--chunk_size", "100", "--stride", "0"}).chunk_size, 100);
+  EXPECT_TRUE(has(problem({"--chunk_size", "100"}), "--chunk_size is about chunks of --raw_text_file"));
+  EXPECT_TRUE(has(problem({"--raw_text_file", "a.txt", "--stride", "2048"}), "--stride 2048 leaves"));
+  EXPECT_TRUE(
+      has(problem({"--raw_text_file", "a.txt", "--max_seq_length", "1024"}), "--chunk_size 2048 is more"));
+  for (const Arguments& rows :
+       {Arguments{"--dataset", "b.json"}, {"--dataset_limit", "3"}, {"--dataset_format", "text"}}) {
+    EXPECT_TRUE(has(problem({"--raw_text_file", "a.txt", rows[0], rows[1]}), rows[0] + " is about rows"));
+  }
+  EXPECT_EQ(parse_eval_options({"--eval_dataset", "a.json", "--raw_text_file", "a.txt"}).problems.size(), 1U);
+}
+
+TEST(ChatDate, IsADay) {
+  EXPECT_EQ(parsed({"--chat_date", "2024-02-29"}).chat_date, "2024-02-29");
+  for (const char* wrong :
+       {"2023-02-29", "today", "24-07-26", "2024-7-26", "2024-13-01", "2024-00-10", "2024-07-+1"}) {
+    const auto problems = parse_train_options({"--chat_date", wrong}).problems;
+    ASSERT_EQ(problems.size(), 1U) << wrong;
+    EXPECT_TRUE(has(problems.front(), std::string("not '") + wrong + "'")) << problems.front();
+  }
 }
 
 TEST(EvalOptions, AreThoseOfModelAndData) {

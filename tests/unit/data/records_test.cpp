@@ -277,14 +277,17 @@ TEST_F(ReadRecords, TheFormatIsRecognisedFromTheFirstRow) {
   records = rows_of(R"({"prompt": "p", "messages": [{"role": "user", "content": "u", "name": "x"},
                                                     {"role": "assistant", "content": "a"}]})");
   EXPECT_EQ(records.format, RowFormat::messages);
-  ASSERT_EQ(records.rows[0].messages.size(), 2U);
-  EXPECT_EQ(records.rows[0].messages[1].role + records.rows[0].messages[1].content, "assistanta");
+  // As it stands in the row, but on one line.
+  EXPECT_CONTAINS(records.rows[0].messages, R"([{"role": "user", "content": "u", "name": "x"},  )");
+  EXPECT_EQ(records.rows[0].messages.find('\n'), std::string::npos);
   records = rows_of(R"({"system": "s", "conversations": [{"from": "human", "value": "u"},
                                                          {"from": "gpt", "value": "a"}]})");
   EXPECT_EQ(records.format, RowFormat::conversations);
-  std::string roles;
-  for (const Message& message : records.rows[0].messages) roles += message.role + " ";
-  EXPECT_EQ(roles, "system user assistant ");
+  EXPECT_EQ(
+      records.rows[0].messages,
+      R"([{"content":"s","role":"system"},{"content":"u","role":"user"},{"content":"a","role":"assistant"}])");
+  records = rows_of(R"({"conversations": [{"role": "user", "content": "u"}]})");
+  EXPECT_EQ(records.rows[0].messages, R"([{"content":"u","role":"user"}])");
   EXPECT_EQ(rows_of(R"({"text": "t", "instruction": "i", "output": "o"})").format, RowFormat::alpaca);
 }
 
@@ -310,6 +313,9 @@ TEST_F(ReadRecords, WhatIsWrongWithAMessageIsSaid) {
       {R"("messages": [{"role": "assistant", "content": "", "tool_calls": [1]}])", "tools are not supported"},
       {R"("conversations": [{"from": 3, "value": "x"}])", R"(must have a string as "from", but has 3)"},
       {R"("conversations": [{"value": "x"}])", R"(message 1 of "conversations" has no "from")"},
+      {R"("conversations": [{"from": "observation", "value": "x"}])",
+       R"(message 1 of "conversations" is from "observation"; known are human,)"},
+      {R"("tools": [{}], "messages": [{"role": "user", "content": "x"}])", R"(the row has "tools")"},
       {R"("system": 1, "conversations": [{"from": "gpt", "value": "x"}])",
        R"(column "system" must be a string or null, but is 1)"},
       {R"("text": ["a"])", R"(column "text" must be a string, but is array)"},
@@ -321,6 +327,20 @@ TEST_F(ReadRecords, WhatIsWrongWithAMessageIsSaid) {
     EXPECT_TRUE(sentence.starts_with("row 1, line 2: ")) << sentence;
     EXPECT_CONTAINS(sentence, what);
   }
+}
+
+TEST_F(ReadRecords, PlainTextIsOneRow) {
+  const auto read_text = [&](const char* name, const char* content) {
+    return read_raw_text(folder_.write(name, content));
+  };
+  const auto records = read_text("book.txt", "\xEF\xBB\xBFone\r\n\r\ntwo\rthree\n");
+  EXPECT_EQ(records.format, RowFormat::raw_text);
+  ASSERT_EQ(records.rows.size(), 1U);
+  EXPECT_EQ(records.rows[0].output, "one\n\ntwo\nthree\n");
+  EXPECT_EQ(read_text("end.md", "a\r").rows[0].output, "a\n");
+  EXPECT_CONTAINS(user_error([&] { read_text("blank.txt", " \r\n"); }), "is empty");
+  EXPECT_CONTAINS(user_error([&] { read_text("bad.txt", "a\n\xff"); }), "line 2: invalid UTF-8");
+  EXPECT_CONTAINS(user_error([&] { read_text("rows.jsonl", "{}"); }), "give JSON rows to --dataset");
 }
 
 TEST_F(ReadRecords, SeveralFilesAndALimit) {

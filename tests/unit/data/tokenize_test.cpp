@@ -183,13 +183,40 @@ TEST_F(Tokenize, ResponsesAloneAreTargets) {
   EXPECT_EQ(nothing.skipped, 1);
 }
 
+TEST_F(Tokenize, PlainTextBecomesChunksThatOverlap) {
+  Row text;
+  text.output = "abcdefghij";
+  TokenizeOptions options;
+  options.chunk_size = 4;
+  options.stride = 1;
+  const auto chunks = [&](const std::vector<Row>& rows) {
+    std::vector<Ints> found;
+    const TokenStore store = tokenize(rows, tokenizer_, options);
+    EXPECT_EQ(store.truncated + store.skipped, 0);
+    for (std::int64_t i = 0; i < store.samples(); ++i) found.push_back(ids_of(store, i));
+    return found;
+  };
+  const std::vector<Ints> expected = {
+      {'a', 'b', 'c', 'd', kEos}, {'d', 'e', 'f', 'g', kEos}, {'g', 'h', 'i', 'j', kEos}};
+  EXPECT_EQ(chunks({text}), expected);
+  options.max_seq_length = 4;  // leaves no room for EOS
+  EXPECT_EQ(chunks({text})[1], (Ints{'d', 'e', 'f', 'g'}));
+  options.max_seq_length = 100;
+  options.chunk_size = 10;
+  EXPECT_EQ(chunks({text}).size(), 1U);
+  const Records records{{text}, RowFormat::raw_text, "digest"};
+  const std::string key = token_cache_key(records, tokenizer_, options);
+  options.stride = 2;
+  EXPECT_NE(token_cache_key(records, tokenizer_, options), key);
+}
+
 TEST_F(Tokenize, SharesJoinToTheWhole) {
   const auto rows = many_rows(700);
   const TokenizeOptions options;
   auto joined = tokenize(std::span(rows).first(301), tokenizer_, options);
   joined.append(tokenize(std::span(rows).subspan(301), tokenizer_, options));
   EXPECT_EQ(joined.serialize(), tokenize(rows, tokenizer_, options).serialize());
-  EXPECT_EQ(tokenize({}, tokenizer_, options).samples(), 0);
+  EXPECT_EQ(tokenize(std::span<const Row>(), tokenizer_, options).samples(), 0);
 }
 
 TEST_F(Tokenize, ABadRowIsNamed) {
