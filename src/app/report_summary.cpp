@@ -177,8 +177,8 @@ class Summary {
 
 std::string Summary::status() const {
   std::int64_t total = recipe_.value("max_steps", configuration_.value("max_steps", std::int64_t{0}));
-  const std::string done = total > 0 ? fmt::format("step {} of {}", last_step(record_), total)
-                                     : fmt::format("step {}", last_step(record_));
+  std::string done = total > 0 ? fmt::format("step {} of {}", last_step(record_), total)
+                               : fmt::format("step {}", last_step(record_));
   if (integer_of(attempt_, "finished") == 0)
     return fmt::format("{}; no end is recorded: the run is going on, or was killed", done);
   for (auto event = record_.events.rbegin(); event != record_.events.rend(); ++event) {
@@ -219,7 +219,7 @@ std::string Summary::data() const {
 
 std::string Summary::step() const {
   const std::string samples = shown(recipe_, "global_batch_size");
-  if (samples.empty()) return samples;
+  if (samples.empty()) return {};
   return fmt::format(
       "{} {} = {} rank{} x {} x {} accumulated; {}, {} schedule, peak {}, {} warm-up steps, seed {}", samples,
       configuration_.value("packing", false) ? "packs" : "samples", integer_of(attempt_, "world_size"),
@@ -255,7 +255,7 @@ std::string Summary::machine() const {
 
 std::string Summary::software() const {
   const std::string version = text_of(attempt_, "software_version");
-  if (version.empty()) return version;
+  if (version.empty()) return {};
   std::string text =
       fmt::format("{} {} ({})", text_of(attempt_, "software"), version, text_of(attempt_, "git_revision"));
   for (const auto& [name, label] :
