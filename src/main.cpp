@@ -161,8 +161,7 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& comma
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  // What only reads and prints ends at a signal, as any tool does.
-  if (arguments.empty() || arguments.front() != "report") cluster::block_signals();
+  cluster::block_signals();
   std::string command_line = argv[0];
   for (const std::string& argument : arguments) command_line += " " + argument;
   int code = kFailed;

@@ -88,9 +88,10 @@ bool pass_fits(const model::Decoder& decoder, std::int64_t tokens, std::int64_t 
          budget_of(decoder, free_bytes);
 }
 
-double relative_cost(std::int64_t tokens, std::int64_t recomputed, std::int64_t layers) {
-  const double share = static_cast<double>(recomputed) / static_cast<double>(layers);
-  return (1 + 117.0 / static_cast<double>(tokens)) * (1 + 0.26 * share);
+double relative_cost(std::int64_t tokens, std::int64_t recomputed, const model::ModelConfig& config) {
+  const double share = static_cast<double>(recomputed) / static_cast<double>(config.layers);
+  const double decoding = config.four_bit ? 88 * (2 + share) / static_cast<double>(tokens) : 0;
+  return (1 + 117.0 / static_cast<double>(tokens)) * (1 + 0.26 * share) + decoding;
 }
 
 MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& request) {
@@ -103,9 +104,9 @@ MemoryPlan plan_memory(const model::Decoder& decoder, const MemoryRequest& reque
   // A window that fits as a whole is never split, also where the run is made longer and meets a larger one.
   // Smaller passes cost more: none that follow can win once they would not with everything kept.
   std::int64_t tokens = asked;
-  for (std::int64_t parts = 1; relative_cost(tokens, 0, layers) < least_cost; ++parts) {
+  for (std::int64_t parts = 1; relative_cost(tokens, 0, decoder.config()) < least_cost; ++parts) {
     const std::int64_t recomputed = least_recomputed(decoder, request, tokens);
-    const double cost = recomputed < 0 ? least_cost : relative_cost(tokens, recomputed, layers);
+    const double cost = recomputed < 0 ? least_cost : relative_cost(tokens, recomputed, decoder.config());
     if (cost < least_cost) {
       least_cost = cost;
       best.recomputed = recomputed;
