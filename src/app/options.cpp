@@ -139,9 +139,9 @@ void settle_raw_text(TrainOptions& options, std::vector<std::string>& problems) 
 // YYYY-MM-DD, of a day that exists.
 bool is_date(std::string_view text) {
   if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
-  const auto year = parse_integer(std::string(text.substr(0, 4)));
-  const auto month = parse_integer(std::string(text.substr(5, 2)));
-  const auto day = parse_integer(std::string(text.substr(8)));
+  const auto year = parse_integer(text.substr(0, 4));
+  const auto month = parse_integer(text.substr(5, 2));
+  const auto day = parse_integer(text.substr(8));
   if (!year || !month || !day || *year < 1 || *month < 1 || *day < 1) return false;
   return std::chrono::year_month_day(std::chrono::year(static_cast<int>(*year)),
                                      std::chrono::month(static_cast<unsigned>(*month)),

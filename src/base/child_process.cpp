@@ -85,7 +85,8 @@ class Child {
   ~Child() {
     if (pid_ < 0) return;
     ::kill(pid_, SIGKILL);
-    wait();
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;

@@ -155,7 +155,8 @@ Json message_column(const RowSource& source, const char* column, bool may_be_sha
                                          found->is_array() ? "an empty one" : found_instead(*found)));
   }
   const Json tools = source.row.value("tools", Json());
-  if ((tools.is_structured() && !tools.empty()) || (tools.is_string() && tools != "")) {
+  if ((tools.is_structured() && !tools.empty()) ||
+      (tools.is_string() && !tools.get_ref<const std::string&>().empty())) {
     json_error(source.place, "the row has \"tools\", which are not supported; leave such rows out");
   }
   Json messages = Json::array();
