@@ -138,7 +138,7 @@ class Metrics(harness.RunTest):
             self.assertRegex(said, "^ranktune: error: .*" + part)
             self.assertEqual(said.count("\n"), 1, said)
         said = self.report(self.output, "--plot=a.svg", code=2, RANKTUNE_PYTHON="/nonexistent/python")
-        self.assertRegex(said, "^ranktune: error: cannot start '/nonexistent/python' .*RANKTUNE_PYTHON\n$")
+        self.assertRegex(said, "^ranktune: error: --plot draws with Python.* cannot run '/nonexistent/python': .*RANKTUNE_PYTHON\n$")
         bare = harness.write_json(self.folder / "matplotlib.py", "not matplotlib").parent  # a string: no package in it
         said = self.report(self.output, "--plot=a.svg", code=2, PYTHONPATH=str(bare), **python)
         self.assertRegex(said, "^ranktune: error: .* has no usable matplotlib .*RANKTUNE_PYTHON\n$")

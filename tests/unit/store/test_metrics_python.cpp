@@ -105,7 +105,7 @@ TEST_F(MetricsPython, FollowsALiveSegment) {
   }
 }
 
-// Every ```python block of the documentation, run in a folder that holds a run in `outputs`.
+// Every ```python block of the documentation for h5py alone, run in a folder that holds a run in `outputs`.
 TEST_F(MetricsPython, TheDocumentedExamplesRun) {
   const std::string source = environment("RANKTUNE_SOURCE_DIR");
   if (source.empty()) GTEST_SKIP() << "RANKTUNE_SOURCE_DIR is not set";
@@ -116,6 +116,7 @@ TEST_F(MetricsPython, TheDocumentedExamplesRun) {
   for (auto at = page.find(open); at != std::string::npos; at = page.find(open, at)) {
     at += open.size();
     const std::string example = page.substr(at, page.find("```", at) - at);
+    if (example.find("import ranktune_report") != std::string::npos) continue;  // run.metrics has runs for it
     EXPECT_EQ(run(example), 0) << example << output_;
     ++examples;
   }
