@@ -43,9 +43,9 @@ bool pass_fits(const model::Decoder& decoder, std::int64_t tokens, std::int64_t 
 
 // Time of a pass per token, 1 for a very long one with everything kept. Small passes leave the GPU partly
 // idle: measured on one H200 with an 8B model, 712 tokens take 15 % more each than 8,188. A recomputed block
-// runs its GEMMs up to SwiGLU again, 26 % of its forward and backward. A 4-bit base is decoded once forward, once
-// backward and once more where a block is recomputed, each time for as long as 88 tokens take: 2.5 bytes a weight
-// at 4.2 TB/s, arithmetic that counts no overlap.
+// runs its GEMMs up to SwiGLU again, 26 % of its forward and backward. A 4-bit base is decoded once forward,
+// once backward and once more where a block is recomputed, each time for as long as 88 tokens take: 2.5 bytes
+// a weight at 4.2 TB/s, arithmetic that counts no overlap.
 double relative_cost(std::int64_t tokens, std::int64_t recomputed, const model::ModelConfig& config);
 
 // Bytes free for activations where the decoder lives: on the GPU what the driver reports and the allocator
