@@ -96,7 +96,7 @@ class FaultTest(harness.RunTest):
 
 class Kill(FaultTest):
     victims = ["everything", "both ranks", "rank 0", "rank 1", "mpirun"]
-    moments = ["any time", "starting", "a step", "a checkpoint", "a checkpoint", "the end"]
+    moments = ["any time", "starting", "tokenising", "loading", "a step", "a checkpoint", "a checkpoint", "the end"]
 
     def wait_for_moment(self, job, output, moment, generator):
         began = time.monotonic()
@@ -109,6 +109,9 @@ class Kill(FaultTest):
             after(0, 1)
         elif moment == "starting":
             after(0, 0.4)
+        elif moment in ("tokenising", "loading"):
+            job.wait_for(lambda: moment in job.text())
+            time.sleep(generator.uniform(0, 0.02))
         elif moment == "a step":
             job.wait_for_step(generator.randint(min(last_step(output) + 1, STEPS), STEPS))
             time.sleep(generator.uniform(0, 0.03))
@@ -173,6 +176,7 @@ class Kill(FaultTest):
                         kills += 1
                         story.append(f"{victim}, {moment}, checkpoint {step}")
                         tally[victim] += 1
+                        tally[f"at {moment}"] += 1
                         tally[phase_of(job)] += 1
                 if not struck:
                     break
