@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "base/file.hpp"
 #include "store/atomic_directory.hpp"
+#include "store/metrics.hpp"
 
 namespace ranktune::app {
 namespace {
@@ -139,9 +140,10 @@ StartPoint find_start(const TrainOptions& options, const nlohmann::json& recipe,
   const auto latest = store::latest_checkpoint(options.output_dir, rejected);
   if (latest) {
     start = from_checkpoint(*latest, recipe, loaded);
-    const bool exported = fs::exists(fs::path(options.output_dir) / "adapter") &&
-                          (!options.exports() || fs::exists(options.save_path));
-    if (start.step >= total_steps && exported) start.kind = StartPoint::Kind::all_done;
+    const bool finished = fs::exists(fs::path(options.output_dir) / "adapter") &&
+                          (!options.exports() || fs::exists(options.save_path)) &&
+                          store::metrics_are_merged(options.output_dir);
+    if (start.step >= total_steps && finished) start.kind = StartPoint::Kind::all_done;
   } else if (holds_a_run(options.output_dir)) {
     start.notes.push_back("no checkpoint can be resumed; the run starts from the beginning");
   }

@@ -17,7 +17,7 @@ struct StartPoint {
   enum class Kind : int {
     fresh,
     resume,   // from `checkpoint`; with step == all steps only the export is left
-    all_done  // trained and exported
+    all_done  // trained, exported, and metrics.h5 written
   };
   Kind kind = Kind::fresh;
   std::int64_t step = 0;

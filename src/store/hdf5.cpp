@@ -12,11 +12,22 @@
 namespace ranktune::store {
 namespace {
 
+// HDF5's own words; of "write failed: time = (with a line break), filename = ..., error message = 'X', buf =
+// ..." only the first and X, the system's.
+std::string short_description(const std::string& text) {
+  static const std::string kMessage = "error message = '";
+  const auto message = text.find(kMessage);
+  const auto time = text.find(": time = ");
+  if (message == std::string::npos || time == std::string::npos) return text;
+  const auto begin = message + kMessage.size();
+  return text.substr(0, time) + ": " + text.substr(begin, text.find('\'', begin) - begin);
+}
+
 herr_t collect_error(unsigned depth, const H5E_error2_t* error, void* data) {
   auto& text = *static_cast<std::string*>(data);
   if (depth < 3 && error->desc != nullptr && *error->desc != '\0') {
     if (!text.empty()) text += "; ";
-    text += error->desc;
+    text += short_description(error->desc);
   }
   return 0;
 }
@@ -82,8 +93,8 @@ Hdf5Handle& Hdf5Handle::operator=(Hdf5Handle&& other) noexcept {
 
 void Hdf5Handle::close(const std::string& context) {
   if (!is_open()) return;
-  const hid_t id = std::exchange(id_, H5I_INVALID_HID);
-  RT_HDF5(closer_(id), context);
+  const auto closing = [this] { return closer_(std::exchange(id_, H5I_INVALID_HID)); };
+  RT_HDF5(closing(), context);
 }
 
 void Hdf5Handle::reset() noexcept {

@@ -303,6 +303,18 @@ void merge_metrics(const fs::path& output_dir) {
   fsync_path(output_dir);
 }
 
+bool metrics_are_merged(const fs::path& output_dir) {
+  const auto segments = list_segments(output_dir);
+  if (segments.empty()) return true;
+  if (!fs::is_regular_file(merged_path(output_dir))) return false;
+  try {
+    const MetricsReader merged(merged_path(output_dir));
+    return merged.integer("attempt") >= segments.back().first && merged.integer("finished") != 0;
+  } catch (const Failure&) {
+    return false;
+  }
+}
+
 std::vector<StepRow> read_steps(const fs::path& output_dir, std::vector<std::string>* problems) {
   Sources sources = gather(output_dir);
   std::vector<StepRow> rows = read_rows<StepRow>(sources, steps_schema());

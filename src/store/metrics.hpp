@@ -88,6 +88,9 @@ class MetricsWriter {
 // without a segment.
 void merge_metrics(const std::filesystem::path& output_dir);
 
+// Whether metrics.h5 holds the last attempt, which closed it; also where there is no segment to put into it.
+bool metrics_are_merged(const std::filesystem::path& output_dir);
+
 // All step rows of a run as one table, superseded ones left out; from segments, live or closed, else
 // metrics.h5. `problems` gets a sentence for each segment that could not be read; without it such a segment
 // throws Failure.

@@ -202,6 +202,14 @@ def descendants(pid):
     return found
 
 
+def alive(pid):
+    """Whether a process is there and more than a zombie."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def flags_of(flags):
     """{'max_steps': 3, 'shuffle': False} as --max_steps 3 --no-shuffle."""
     words = []

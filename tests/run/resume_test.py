@@ -117,6 +117,15 @@ class Resume(harness.RunTest):
         self.train(2, output, **self.recipe, resume="auto")
         self.assert_same_bits(before, harness.adapter(output / "adapter"))
 
+    def test_killed_before_the_metrics_were_merged(self):
+        """As between the export and the end: the adapter is there, metrics.h5 is not or is that of the start."""
+        output = self.copy_of_whole_run()
+        rows = harness.steps(output)
+        (output / "metrics.h5").unlink()
+        self.train(2, output, **self.recipe, resume="auto")
+        self.assert_same_rows(rows, harness.steps(output))
+        self.assertIn("nothing to do", self.train(2, output, **self.recipe, resume="auto").output)
+
     def test_a_damaged_checkpoint_gives_way_to_the_one_before(self):
         output = self.copy_of_whole_run()
         before = harness.adapter(output / "adapter")

@@ -332,6 +332,7 @@ TEST(Hdf5, AFullDiskIsAFailureWithTheReason) {
     FAIL() << "6 MiB fitted into 4";
   } catch (const Failure& failure) {
     EXPECT_NE(std::string(failure.what()).find("No space left"), std::string::npos) << failure.what();
+    EXPECT_EQ(std::string(failure.what()).find('\n'), std::string::npos) << failure.what();
   }
 }
 
